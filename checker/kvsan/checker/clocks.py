@@ -1,0 +1,276 @@
+"""The happens-before rules for a running engine: `kvsan.model.order`, inlined over numpy vectors of epochs.
+
+A past is a vector with one epoch an agent: the number (plus one) of the agent's latest access known to be complete. The
+rules are those of `order.py`, and a property test holds the two equal; read them there. What differs is how little is done:
+a host thread's vector is joined into a stream only when it has changed since the last time, a snapshot is shared until
+its stream moves on, and a wait says what it did (`Effect`) so that warnings need no second look.
+
+State: one vector an agent, one an event that is alive, one a token that is still to be taken. Tokens that were taken are
+remembered for a while (`SPENT_TOKENS`), since several threads may take one. Not thread-safe: the logger's lock is above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsan.checker.recent import Recent
+from kvsan.model.ops import Access, Stream
+from kvsan.model.order import Agent
+
+Vector = npt.NDArray[np.int64]
+
+SPENT_TOKENS = 1 << 16
+MAX_AGENTS = 1 << 15
+"""So many fit beside an epoch in one int64 (`shadow.py`)."""
+
+
+class Effect(Enum):
+    """What a wait did."""
+
+    ORDERED = "added order"
+    REDUNDANT = "added nothing that the stream did not know"
+    OWN_STREAM = "waited for its own stream"
+    UNRECORDED = "waited for nothing: the event has no record"
+
+
+class Issue(NamedTuple):
+    """What an access is checked against (live vectors: read them before the next op) and whose epochs it writes."""
+
+    reads: Vector
+    writes: Vector
+    read_lane: int
+    write_lane: int
+
+
+@dataclass(slots=True, eq=False)
+class _Host:
+    lane: int
+    vector: Vector
+    version: int = 1
+
+
+@dataclass(slots=True, eq=False)
+class _Stream:
+    lane: int
+    vector: Vector
+    declared: Stream
+    joined: dict[int, int] = field(default_factory=dict)  # host lane -> its version when last joined
+    snapshot: Vector | None = None
+    barriers: dict[int, Vector] = field(default_factory=dict)  # legacy lane -> what it left
+    followers: tuple[_Stream, ...] = ()
+
+
+class Recorded(NamedTuple):
+    """What an event holds."""
+
+    vector: Vector
+    lane: int
+    op: int
+
+
+class Clocks:
+    """One vector an agent. `epoch` arguments are op numbers plus one and must grow."""
+
+    def __init__(self, streams: Mapping[str, Stream] | None = None, *, assume_stream_order: bool = False) -> None:
+        self.agents: list[Agent] = []
+        self.events: dict[str, Recorded] = {}
+        self._width = 16
+        self._mask = np.zeros(self._width, np.bool_)
+        self._hosts: dict[str, _Host] = {}
+        self._streams: dict[str, _Stream] = {}
+        self._tokens: dict[str, Vector] = {}
+        self._spent: Recent[str, Vector] = Recent(SPENT_TOKENS)
+        self._assume_stream_order = assume_stream_order
+        for name, stream in (streams or {}).items():
+            self._add_stream(name, stream)
+        self._link()
+
+    # ── the rules, in the order of `order.py` ─────────────────────────────────────────────────────────────────────
+
+    def _launch(self, host: _Host, stream: _Stream) -> None:
+        if stream.joined.get(host.lane) != host.version:
+            stream.joined[host.lane] = host.version
+            np.maximum(stream.vector, host.vector, out=stream.vector)
+            stream.snapshot = None
+        if stream.barriers:
+            for left in stream.barriers.values():
+                np.maximum(stream.vector, self._fit(left), out=stream.vector)
+            stream.barriers.clear()
+            stream.snapshot = None
+
+    def access(self, epoch: int, what: Access) -> Issue:
+        """Issues an access. Its own epoch is in the vectors already: it orders nothing that was not ordered before."""
+        host = self.host(what.by)
+        if what.on is None:
+            host.vector[host.lane] = epoch
+            host.version += 1
+            return Issue(host.vector, host.vector, host.lane, host.lane)
+        stream = self.stream(what.on)
+        order = what.order
+        read_lane = stream.lane
+        if order == "call":
+            host.vector[host.lane] = epoch
+            host.version += 1
+            read_lane = host.lane
+        self._launch(host, stream)
+        if stream.followers:
+            self._barrier_first(stream)
+        stream.vector[stream.lane] = epoch
+        stream.snapshot = None
+        if stream.followers:
+            self._barrier_after(stream)
+        floats = order == "call" or (order == "any" and not self._assume_stream_order)
+        return Issue(host.vector if floats else stream.vector, stream.vector, read_lane, stream.lane)
+
+    def record(self, op: int, by: str, on: str, event: str) -> None:
+        stream = self.stream(on)
+        self._launch(self.host(by), stream)
+        self.events[event] = Recorded(self._snapshot(stream), stream.lane, op)
+
+    def wait(self, by: str, on: str, event: str) -> Effect:
+        stream = self.stream(on)
+        self._launch(self.host(by), stream)
+        if stream.followers:
+            self._barrier_first(stream)
+        effect = self._join_event(stream, event)
+        if stream.followers:
+            self._barrier_after(stream)
+        return effect
+
+    def _join_event(self, stream: _Stream, event: str) -> Effect:
+        recorded = self.events.get(event)
+        if recorded is None:
+            return Effect.UNRECORDED
+        if recorded.lane == stream.lane:
+            return Effect.OWN_STREAM
+        vector = self._fit(recorded.vector)
+        np.greater(vector, stream.vector, out=self._mask)
+        if not np.count_nonzero(self._mask):
+            return Effect.REDUNDANT
+        np.maximum(stream.vector, vector, out=stream.vector)
+        stream.snapshot = None
+        return Effect.ORDERED
+
+    def observe_event(self, by: str, event: str) -> bool:
+        """The host thread saw the event done. False if there was no record to see."""
+        host = self.host(by)
+        recorded = self.events.get(event)
+        if recorded is None:
+            return False
+        self._learn(host, recorded.vector)
+        return True
+
+    def observe_stream(self, by: str, on: str) -> None:
+        host, stream = self.host(by), self.stream(on)
+        self._learn(host, stream.vector)
+
+    def observe_device(self, by: str, device: int | str | None) -> None:
+        host = self.host(by)
+        for stream in self._streams.values():
+            if stream.declared.device == device:
+                self._learn(host, stream.vector)
+
+    def put(self, by: str, token: str) -> None:
+        self._tokens[token] = self.host(by).vector.copy()
+
+    def get(self, by: str, token: str) -> None:
+        host = self.host(by)
+        vector = self._tokens.pop(token, None)
+        if vector is not None:
+            self._spent[token] = vector
+        else:
+            vector = self._spent.get(token)
+        if vector is not None:
+            self._learn(host, vector)
+
+    def drop(self, event: str) -> None:
+        self.events.pop(event, None)
+
+    def _barrier_first(self, legacy: _Stream) -> None:
+        for follower in legacy.followers:
+            np.maximum(legacy.vector, follower.vector, out=legacy.vector)
+        legacy.snapshot = None
+
+    def _barrier_after(self, legacy: _Stream) -> None:
+        left = self._snapshot(legacy)
+        for follower in legacy.followers:
+            follower.barriers[legacy.lane] = left
+
+    # ── who knows what ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def informed(self, lane: int, epoch: int, *, but: str) -> list[str]:
+        """Host threads other than `but` that know the access `epoch` of `lane` to be complete."""
+        return [name for name, host in self._hosts.items() if name != but and host.vector[lane] >= epoch]
+
+    def past_of(self, agent: Agent) -> dict[Agent, int]:
+        """The past of an agent, as epochs by agent; agents of which nothing is known are left out."""
+        where: Mapping[str, _Host | _Stream] = self._hosts if agent.is_host else self._streams
+        found = where.get(agent.name)
+        if found is None:
+            return {}
+        return {other: int(epoch) for other, epoch in zip(self.agents, found.vector, strict=False) if epoch}
+
+    # ── bookkeeping ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def host(self, name: str) -> _Host:
+        found = self._hosts.get(name)
+        if found is None:
+            lane = self._add_lane(Agent(name, is_host=True))
+            found = self._hosts[name] = _Host(lane, np.zeros(self._width, np.int64))
+        return found
+
+    def stream(self, name: str) -> _Stream:
+        return self._streams.get(name) or self._add_stream(name, Stream())
+
+    def _add_stream(self, name: str, declared: Stream) -> _Stream:
+        lane = self._add_lane(Agent(name))
+        stream = self._streams[name] = _Stream(lane, np.zeros(self._width, np.int64), declared)
+        return stream
+
+    def _link(self) -> None:
+        """Undeclared streams are non-blocking, so who follows a legacy stream is known from the header."""
+        for stream in self._streams.values():
+            if stream.declared.kind == "legacy":
+                stream.followers = tuple(
+                    other
+                    for other in self._streams.values()
+                    if other.declared.device == stream.declared.device
+                    and other.declared.kind in ("blocking", "per-thread")
+                )
+
+    def _add_lane(self, agent: Agent) -> int:
+        if len(self.agents) == MAX_AGENTS:
+            raise OverflowError(f"kvsan internal limit: more than {MAX_AGENTS} streams and host threads")
+        self.agents.append(agent)
+        if len(self.agents) > self._width:
+            self._width *= 2
+            self._mask = np.zeros(self._width, np.bool_)
+            for host in self._hosts.values():
+                host.vector = self._fit(host.vector)
+            for stream in self._streams.values():
+                stream.vector, stream.snapshot = self._fit(stream.vector), None
+        return len(self.agents) - 1
+
+    def _fit(self, vector: Vector) -> Vector:
+        """Vectors of events and tokens keep the width that they were made with."""
+        if len(vector) == self._width:
+            return vector
+        wider = np.zeros(self._width, np.int64)
+        wider[: len(vector)] = vector
+        return wider
+
+    def _snapshot(self, stream: _Stream) -> Vector:
+        if stream.snapshot is None:
+            stream.snapshot = stream.vector.copy()
+        return stream.snapshot
+
+    def _learn(self, host: _Host, vector: Vector) -> None:
+        np.maximum(host.vector, self._fit(vector), out=host.vector)
+        host.version += 1
+

@@ -1,0 +1,109 @@
+"""The lives of a pool's blocks in two columns: `kvsan.model.hazard.Life`, vectorised. 8 B a block.
+
+`since` packs the stamp of the latest alloc, touch or free with what it was; `reborn` is the stamp of the free that the latest
+alloc ended. Stamps are op numbers plus one in 30 bits; after a billion ops they are moved down, and what is older than half
+a billion ops becomes "never": a transfer planned so long ago is no longer checked for its generation.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from kvsan.checker.index import Ids, Index, where
+
+LIVE, FREE, TOUCHED = 0, 1, 2
+LIMIT = (1 << 30) - 1
+
+
+class Lives:
+    """One pool of `size` blocks; the columns are made at the first alloc, free or touch."""
+
+    __slots__ = ("_base", "_limit", "_raced", "_reborn", "_since", "size")
+
+    def __init__(self, size: int, limit: int = LIMIT) -> None:
+        self.size = size
+        self._limit = limit
+        self._base = 0
+        self._since: npt.NDArray[np.uint32] | None = None
+        self._reborn: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
+        self._raced: npt.NDArray[np.uint8] | None = None  # one bit a block
+
+    def alloc(self, op: int, at: Index) -> None:
+        stamp = self._stamp(op)
+        since = self._columns()
+        for part in at:
+            before = since[part]
+            ended = (before & 3) == FREE
+            self._reborn[part] = np.where(ended, before >> 2, self._reborn[part])
+            since[part] = stamp << 2 | LIVE
+
+    def free(self, op: int, at: Index) -> None:
+        self._set(op, at, FREE)
+
+    def touch(self, op: int, at: Index) -> None:
+        self._set(op, at, TOUCHED)
+
+    def reborn_since(self, op: int, at: Index) -> Ids | None:
+        """Blocks freed and then allocated again, both after op `op`."""
+        if self._since is None:
+            return None
+        mark = op + 1 - self._base
+        found = [where(part, bad) for part in at if np.count_nonzero(bad := self._reborn[part] > mark)]
+        return np.concatenate(found) if found else None
+
+    def between(self, block: int) -> tuple[int | None, int | None]:
+        """The ops of the free that the block's latest alloc ended, and of that alloc; `None` for what is not known."""
+        if self._since is None or not self._reborn[block]:
+            return None, None
+        since = int(self._since[block])
+        allocated = (since >> 2) - 1 + self._base if since & 3 == LIVE else None
+        return int(self._reborn[block]) - 1 + self._base, allocated
+
+    def free_blocks(self, at: Index) -> Ids | None:
+        """Those that are free now."""
+        if self._since is None:
+            return None
+        found = [where(part, bad) for part in at if np.count_nonzero(bad := (self._since[part] & 3) == FREE)]
+        return np.concatenate(found) if found else None
+
+    def freed_at(self, block: int) -> int:
+        """The op that freed a free block."""
+        return (int(self._columns()[block]) >> 2) - 1 + self._base
+
+    def first_race(self, found: Ids) -> npt.NDArray[np.bool_]:
+        """Which of the blocks have not raced before."""
+        if self._raced is None:
+            return np.ones(len(found), np.bool_)
+        fresh: npt.NDArray[np.bool_] = (self._raced[found >> 3] >> (found & 7).astype(np.uint8)) & 1 == 0
+        return fresh
+
+    def mark_raced(self, found: Ids) -> None:
+        if self._raced is None:
+            self._raced = np.zeros((self.size + 7) // 8, np.uint8)
+        np.bitwise_or.at(self._raced, found >> 3, np.left_shift(1, found & 7).astype(np.uint8))
+
+    def nbytes(self) -> int:
+        columns = (self._since, self._reborn, self._raced)
+        return sum(column.nbytes for column in columns if column is not None)
+
+    def _columns(self) -> npt.NDArray[np.uint32]:
+        if self._since is None:
+            self._since = np.zeros(self.size, np.uint32)
+            self._reborn = np.zeros(self.size, np.uint32)
+        return self._since
+
+    def _set(self, op: int, at: Index, state: int) -> None:
+        word = self._stamp(op) << 2 | state
+        since = self._columns()
+        for part in at:
+            since[part] = word
+
+    def _stamp(self, op: int) -> int:
+        while op + 1 - self._base > self._limit:
+            shift = self._limit // 2
+            self._base += shift
+            since = self._columns().astype(np.int64)
+            self._reborn[:] = np.maximum(self._reborn.astype(np.int64) - shift, 0)
+            self._columns()[:] = np.maximum((since >> 2) - shift, 0) << 2 | since & 3
+        return op + 1 - self._base

@@ -1,0 +1,225 @@
+"""Reads a trace line by line: from a file (plain or gzip, told apart by its first bytes), from stdin, or from objects.
+
+Memory is bounded by the longest line (refused beyond `MAX_LINE`) and by the tokens still to be taken, never by the length of
+the trace. Whatever is wrong with the input is one `TraceError`. The reader checks what one line and the tokens before it
+can show; whether the accesses are ordered is the checker's business.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import msgspec
+
+from kvsan.checker.recent import Recent
+from kvsan.checker.trace.header import Header, TraceError, header_from, parse_header
+from kvsan.checker.trace.keys import DECODE, LineError, accepted_keys, explain_line
+from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Poll, Put, Record, Sync, Touch, Wait
+
+MAX_LINE = 64 << 20
+"""Bytes. A forward that names a million scattered blocks twice is 16 MB."""
+
+SPENT_TOKENS = 1 << 16
+"""How many tokens that were taken once are remembered, so that several threads may take the same one."""
+
+_GZIP = b"\x1f\x8b"
+
+
+class Trace:
+    """A header and its ops, to be iterated once. `name` is what messages call it; `bytes_read()` is for a progress bar."""
+
+    def __init__(
+        self, name: str, header: Header, lines: Iterable[bytes | Mapping[str, Any]], bytes_read: Callable[[], int]
+    ) -> None:
+        self.name = name
+        self.header = header
+        self.bytes_read = bytes_read
+        self._lines = lines
+
+    def __iter__(self) -> Iterator[Op]:
+        builder = _Builder(self.header)
+        number = 1
+        for raw in self._lines:
+            number += 1
+            try:
+                yield builder.build(number - 2, raw)
+            except LineError as error:
+                raise TraceError(self.name, number, error.wrong, error.accepted) from None
+
+
+@contextmanager
+def open_trace(path: str | Path) -> Iterator[Trace]:
+    """Opens a trace file (`-` is stdin). Raises `TraceError`, here or while the ops are read."""
+    name = str(path)
+    try:
+        file: BinaryIO = sys.stdin.buffer if name == "-" else Path(path).open("rb")
+    except IsADirectoryError:
+        raise TraceError(name, 0, "is a folder", "a trace file, .jsonl or .jsonl.gz") from None
+    except FileNotFoundError:
+        raise TraceError(name, 0, "does not exist", "a trace file, .jsonl or .jsonl.gz") from None
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise TraceError(name, 0, f"cannot be read ({why})", "a readable trace file") from None
+    with file:
+        buffered = cast(io.BufferedReader, file)
+        start = buffered.peek(2)[:2]
+        if start != _GZIP and name.endswith(".gz"):
+            wrong = "is empty" if not start else "is not gzip, though it is named so"
+            raise TraceError(name, 0, wrong, "a gzip file that starts with the bytes 1f 8b")
+        data: BinaryIO = cast(BinaryIO, gzip.GzipFile(fileobj=buffered)) if start == _GZIP else buffered
+        lines = _lines(name, data)
+        first = next(lines, None)
+        if first is None:
+            raise TraceError(name, 0, "is empty", 'a header such as {"kvsan_trace": 1, "pools": {"gpu": 1024}}')
+        try:
+            header = parse_header(first)
+        except LineError as error:
+            raise TraceError(name, 1, error.wrong, error.accepted) from None
+        yield Trace(name, header, lines, buffered.tell if name != "-" else lambda: 0)
+
+
+def from_objects(header: Mapping[str, Any], ops: Iterable[Mapping[str, Any]], name: str = "trace") -> Trace:
+    """A trace from JSON objects, checked as a file would be. Raises `TraceError`, here or while the ops are read."""
+    try:
+        return Trace(name, header_from(header), ops, lambda: 0)
+    except LineError as error:
+        raise TraceError(name, 1, error.wrong, error.accepted) from None
+
+
+def _lines(name: str, data: BinaryIO) -> Iterator[bytes]:
+    number = 0
+    blank = 0
+    while True:
+        number += 1
+        try:
+            line = data.readline(MAX_LINE + 1)
+        except EOFError:
+            raise TraceError(name, number, "is cut off (the gzip stream ends early)", "a whole file") from None
+        except (OSError, zlib.error) as error:
+            raise TraceError(name, number, f"cannot be read ({error})", "an undamaged file") from None
+        if not line:
+            return
+        if len(line) > MAX_LINE:
+            raise TraceError(name, number, f"is longer than {MAX_LINE >> 20} MiB", "one JSON object a line")
+        if line.isspace():
+            blank = blank or number
+            continue
+        if blank:  # at the end of a file they are harmless; inside, they would shift every op's number
+            raise TraceError(name, blank, "is blank", "one JSON object a line")
+        yield line
+
+
+@lru_cache(maxsize=64)
+def _blocks(text: str) -> Blocks:
+    return Blocks.parse(text)
+
+
+class _Builder:
+    """Turns a decoded line into an op, and checks names and ranges against the header and the tokens so far."""
+
+    def __init__(self, header: Header) -> None:
+        self._pools = header.pools
+        self._attached = header.attached
+        self._live: set[str] = set()
+        self._spent: Recent[str, bool] = Recent(SPENT_TOKENS)
+
+    def build(self, index: int, raw: bytes | Mapping[str, Any]) -> Op:
+        line: Any
+        try:
+            line = DECODE.decode(raw if isinstance(raw, bytes) else msgspec.json.encode(raw))
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            line = explain_line(raw if isinstance(raw, bytes) else msgspec.json.encode(raw), error)
+        return _BUILD[type(line).__struct_config__.tag](self, line, index)
+
+    def access(self, line: Any, index: int) -> Access:
+        if not line.reads and not line.writes:
+            raise LineError("is an access that neither reads nor writes", accepted_keys("access"))
+        if line.planned is not None and not 0 <= line.planned < index:
+            raise LineError(f'has {line.planned} for "planned"', f"the number of an earlier op (this is op {index})")
+        reads = {pool: self.blocks(pool, ids) for pool, ids in line.reads.items()}
+        writes = {pool: self.blocks(pool, ids) for pool, ids in line.writes.items()}
+        if not line.batch:
+            for blocks in (*reads.values(), *writes.values()):
+                if blocks.repeats:
+                    raise LineError("names a block twice", 'each block once; repeated ids only in a "batch": true')
+        return Access(
+            line.by,
+            line.on,
+            reads,
+            writes,
+            line.label,
+            line.order,
+            line.batch,
+            line.planned,
+            line.step,
+            line.owner,
+            line.site,
+            line.t,
+        )
+
+    def sync(self, line: Any, index: int) -> Sync:
+        given = [key for key in ("event", "stream", "device") if getattr(line, key) is not None]
+        if len(given) != 1:
+            raise LineError(
+                f"is a sync with {' and '.join(given) or 'nothing to wait for'}", "exactly one of event, stream, device"
+            )
+        return Sync(line.by, line.event, line.stream, line.device, line.t)
+
+    def put(self, line: Any, index: int) -> Put:
+        if line.token in self._live or self._spent.get(line.token):
+            raise LineError(f'puts token "{line.token}" a second time', "a token is put once")
+        self._live.add(line.token)
+        return Put(line.by, line.token, line.t)
+
+    def get(self, line: Any, index: int) -> Get:
+        if line.token in self._live:
+            self._live.discard(line.token)
+            self._spent[line.token] = True
+        elif not self._spent.get(line.token) and not self._attached:
+            raise LineError(
+                f'gets token "{line.token}", which was never put',
+                'a token put before it (several processes: "kvsan merge" first), or "start": "attached"',
+            )
+        return Get(line.by, line.token, line.t)
+
+    def blocks(self, pool: str, ids: str) -> Blocks:
+        size = self._pools.get(pool)
+        if size is None:
+            raise LineError(f'names pool "{pool}"', "a pool of the header: " + ", ".join(self._pools))
+        try:
+            blocks = _blocks(ids)
+        except ValueError as error:
+            raise LineError(f'has bad ids for pool "{pool}": {error}', 'ranges such as "1-4,9"') from None
+        if blocks.end > size:
+            raise LineError(f'names block {blocks.end - 1} of pool "{pool}"', f"ids from 0 to {size - 1}")
+        return blocks
+
+    def life(self, line: Any, index: int) -> Alloc | Free | Touch:
+        blocks = self.blocks(line.pool, line.ids)
+        if blocks.repeats:
+            raise LineError("names a block twice", "each block once")
+        return _LIFE[type(line).__struct_config__.tag](line.by, line.pool, blocks, line.t)
+
+
+_LIFE: dict[Any, type[Alloc] | type[Free] | type[Touch]] = {"alloc": Alloc, "free": Free, "touch": Touch}
+_BUILD: dict[Any, Callable[[_Builder, Any, int], Op]] = {
+    "access": _Builder.access,
+    "record": lambda _, line, __: Record(line.by, line.on, line.event, line.t),
+    "wait": lambda _, line, __: Wait(line.by, line.on, line.event, line.t),
+    "sync": _Builder.sync,
+    "poll": lambda _, line, __: Poll(line.by, line.event, line.done, line.t),
+    "put": _Builder.put,
+    "get": _Builder.get,
+    "alloc": _Builder.life,
+    "free": _Builder.life,
+    "touch": _Builder.life,
+    "drop": lambda _, line, __: Drop(line.by, line.event, line.t),
+}
