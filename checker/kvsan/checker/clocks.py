@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsan.checker.recent import Recent
-from kvsan.model.ops import Access, Stream
+from kvsan.model.ops import Access, Device, Stream
 from kvsan.model.order import Agent
 
 Vector = npt.NDArray[np.int64]
@@ -172,7 +172,7 @@ class Clocks:
         host, stream = self.host(by), self.stream(on)
         self._learn(host, stream.vector)
 
-    def observe_device(self, by: str, device: int | str | None) -> None:
+    def observe_device(self, by: str, device: Device | None) -> None:
         host = self.host(by)
         for stream in self._streams.values():
             if stream.declared.device == device:
