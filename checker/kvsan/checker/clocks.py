@@ -21,13 +21,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvsan.checker.recent import Recent
+from kvsan.checker.recent import SPENT_TOKENS, Recent
 from kvsan.model.ops import Access, Device, Stream
 from kvsan.model.order import Agent
 
 Vector = npt.NDArray[np.int64]
 
-SPENT_TOKENS = 1 << 16
 MAX_AGENTS = 1 << 15
 """So many fit beside an epoch in one int64 (`shadow.py`)."""
 

@@ -29,9 +29,8 @@ from kvsan.checker.inventory import (
     Watches,
     Way,
 )
-from kvsan.checker.recent import Recent
+from kvsan.checker.recent import SPENT_TOKENS, Recent
 from kvsan.checker.trace import Trace
-from kvsan.checker.trace.reader import SPENT_TOKENS
 from kvsan.model.ops import (
     Access,
     Alloc,

@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from kvsan.checker.recent import Recent
+from kvsan.checker.recent import SPENT_TOKENS, Recent
 from kvsan.checker.trace import Header, Trace, open_trace
-from kvsan.checker.trace.reader import SPENT_TOKENS
 from kvsan.model.ops import Access, Device, Drop, Get, Op, Poll, Put, Record, Sync, Wait
 
 Hashed = npt.NDArray[np.int64]

@@ -93,6 +93,8 @@ class Blocks:
     @property
     def end(self) -> int:
         """One more than the largest id, 0 if there is none."""
+        if not self.repeats and self.runs:
+            return max(self.runs)[1]  # the last run of those that do not overlap
         return max((hi for _, hi in self.runs), default=0)
 
 

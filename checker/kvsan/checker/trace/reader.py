@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import msgspec
 
-from kvsan.checker.recent import Recent
+from kvsan.checker.recent import SPENT_TOKENS, Recent
 from kvsan.checker.trace.header import MAX_AGENTS, Header, TraceError, header_from, parse_header
 from kvsan.checker.trace.keys import DECODE, LineError, accepted_keys, clip, explain_line
 from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Poll, Put, Record, Sync, Touch, Wait
@@ -38,9 +38,6 @@ MAX_RANGES = 1 << 21
 
 CACHED_IDS = 1 << 12
 """Characters up to which a list of ids is remembered."""
-
-SPENT_TOKENS = 1 << 16
-"""How many tokens that were taken once are remembered, so that several threads may take the same one."""
 
 _GZIP = b"\x1f\x8b"
 
