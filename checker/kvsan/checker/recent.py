@@ -1,6 +1,7 @@
 """A bounded memory of the latest entries, in two generations: what a bound on memory may forget, it forgets here.
 
-What a trace says twice lives here: a token taken again after `SPENT_TOKENS` others is refused as never put, not guessed.
+What a trace says twice lives here: a token taken again after `SPENT_TOKENS` others is refused as never put, not
+guessed.
 """
 
 from __future__ import annotations
