@@ -17,7 +17,7 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 	@echo "  PYTHON=$(PYTHON) chooses the interpreter, VENV=$(VENV) its folder."
 
-demo: $(call stamp,checker) ## find the races in a small engine, name the missing edges, check the repair
+demo: $(call stamp,checker) ## check six recorded runs of vLLM and explain the missing fence
 	$(BIN)/python -m kvsan.checker.demo
 
 test: $(call stamp,test) ## run the tests

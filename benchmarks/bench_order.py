@@ -12,7 +12,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kvsan.model.ops import Access, Blocks, Op, Poll, Record, Wait
-from kvsan.model.order import Agent, Bits, Edges, Element, Epochs, Lattice, OneBit, Order
+from kvsan.model.order import Order
+from kvsan.model.pasts import Agent, Bits, Edges, Element, Epochs, Lattice, OneBit
 
 STEPS = 500
 

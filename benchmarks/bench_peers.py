@@ -23,7 +23,8 @@ from kvsan.checker import open_trace
 from kvsan.checker.online import Online
 from kvsan.checker.trace.header import Header
 from kvsan.model.ops import Access, Blocks, Drop, Op, Record, Sync, Wait
-from kvsan.model.order import Edges, Element, Order
+from kvsan.model.order import Order
+from kvsan.model.pasts import Edges, Element
 
 GRAPH_OPS = 2_000
 

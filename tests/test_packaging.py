@@ -69,6 +69,10 @@ def test_portions_import_side_by_side() -> None:
         ("kvsan.model.order", CHECKER | {"kvsan.runtime", "numpy", "torch"}),
         ("kvsan.model.hazard", CHECKER | {"kvsan.runtime", "numpy", "torch"}),
         ("kvsan.runtime", CHECKER | {"torch"}),
+        # these run inside an engine, from a base install
+        ("kvsan.checker.clocks", CHECKER - {"kvsan.checker"} | {"torch"}),
+        ("kvsan.checker.online", CHECKER - {"kvsan.checker"} | {"torch"}),
+        ("kvsan.checker.verdict", CHECKER - {"kvsan.checker"} | {"torch"}),
     ],
 )
 def test_import_stays_light(module: str, forbidden: set[str]) -> None:
@@ -136,4 +140,4 @@ def test_wheel_holds_every_file_of_every_portion(built: Built) -> None:
 def test_wheel_has_the_command(built: Built) -> None:
     parser = ConfigParser()
     parser.read_string(built.entry_points)
-    assert dict(parser["console_scripts"]) == {"kvsan": "kvsan.checker.cli:main"}
+    assert dict(parser["console_scripts"]) == {"kvsan": "kvsan.checker.__main__:main"}

@@ -5,6 +5,7 @@ Apart from the tests of the logic: prose may improve, properties may not.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_check(width: int, example: Path, golden: Any, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("width", [80, 120])
-@pytest.mark.parametrize(("earlier", "later"), [(0, 5), (6, 9), (0, 6), (5, 12), (5, 9)])
+@pytest.mark.parametrize(("earlier", "later"), [(0, 5), (6, 9), (0, 6), (5, 12), (5, 9), (2, 9), (5, 5)])
 def test_explain(earlier: int, later: int, width: int, example: Path, golden: Any) -> None:
     found = explain(lambda: open_trace(example), earlier, later)
     golden(f"explain-{earlier}-{later}-{width}", picture.render(found, width))
@@ -146,3 +147,31 @@ def test_words() -> None:
     page = Page(44)
     page.table(["a", "b"], [["x" * 60, "1"]], right=(1,))
     assert max(map(len, str(page).splitlines())) <= 44
+
+
+def test_explain_prefers_stream_order_to_any_way_round() -> None:
+    with recorded("none") as path:
+        found = explain(lambda: open_trace(path), 33, 6690)
+    assert {way.ops for way in found.ordered} == {(33, 6690)}
+
+
+def test_explain_stays_short_however_long_the_story() -> None:
+    """539 allocs, frees and touches lie between these two."""
+    with recorded("none") as path:
+        found = explain(lambda: open_trace(path), 33, 6690)
+    assert len(found.life) > 500
+    assert len(picture.render(found, 80).splitlines()) < 60
+
+
+def test_two_unexplained_ways_are_told_apart() -> None:
+    """Through another stream the fences are named, in the order in which they were made."""
+    streams: dict[str, Any] = {"c": {}, "s": {}}
+    ops: list[dict[str, Any]] = [
+        {"op": "access", "by": "h", "on": "c", "label": "one", "writes": {"gpu": "1"}},
+        {"op": "record", "by": "h", "on": "c", "event": "e"},
+        {"op": "wait", "by": "h", "on": "s", "event": "e"},
+        {"op": "access", "by": "h", "on": "s", "label": "two", "writes": {"gpu": "1"}},
+    ]
+    header = {"kvsan_trace": 1, "pools": {"gpu": 4}, "streams": streams}
+    found = explain(lambda: nullcontext(from_objects(header, ops)), 0, 3)
+    assert [way.ops for way in found.ordered] == [(0, 1, 2, 3)]

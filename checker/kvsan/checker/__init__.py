@@ -5,13 +5,18 @@
     report.verdict, report.hazards
 
 `judge` is the way in; `online` checks op by op, `pairs` finds every pair, `trace` reads and writes, `report` puts it
-in words.
+in words. Names are loaded when they are first used: what runs inside an engine (`clocks`, `online`) must not bring the
+rest along, and the base install has only numpy.
 """
 
-from kvsan.checker.judge import Report, check, check_trace
-from kvsan.checker.online import Online
-from kvsan.checker.trace import Trace, TraceError, TraceWriter, open_trace
-from kvsan.checker.verdict import Clean, Exit, Incomplete, Racy, Verdict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvsan.checker.judge import Report, check, check_trace
+    from kvsan.checker.online import Online
+    from kvsan.checker.trace import Trace, TraceError, TraceWriter, open_trace
+    from kvsan.checker.verdict import Clean, Exit, Incomplete, Racy, Verdict
 
 __all__ = [
     "Clean",
@@ -28,3 +33,17 @@ __all__ = [
     "check_trace",
     "open_trace",
 ]
+
+_HOMES = {
+    "judge": ("Report", "check", "check_trace"),
+    "online": ("Online",),
+    "trace": ("Trace", "TraceError", "TraceWriter", "open_trace"),
+    "verdict": ("Clean", "Exit", "Incomplete", "Racy", "Verdict"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -6,13 +6,14 @@ our own is 70 and says so, since 1 means "hazards" and nothing else.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from kvsan.checker.verdict import Exit, worst
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
 PIPE_WIDTH = 100
+_OUTPUT_FAULTS = {errno.ENOSPC, errno.EBADF, errno.EIO, errno.EDQUOT, errno.EFBIG}
 LONG_TRACE = 1 << 20
 """Bytes of a file from which on a progress bar is worth its place."""
 
@@ -66,13 +68,9 @@ def check_command(
     reports: list[Report] = []
     for path in traces:
         try:
-            with open_trace(path) as trace, _progress(trace, path) as progress:
+            with _opened(path) as trace:
                 report = check_trace(
-                    trace,
-                    all_pairs=all_pairs,
-                    assume_stream_order=assume_stream_order,
-                    lifetime=lifetime,
-                    progress=progress,
+                    trace, all_pairs=all_pairs, assume_stream_order=assume_stream_order, lifetime=lifetime
                 )
         except TraceError as error:
             _complain(error)
@@ -113,7 +111,7 @@ def explain_command(trace: str, earlier: int, later: int, assume_stream_order: b
     if trace == "-":
         raise click.UsageError("explain reads the trace twice; accepted: a file")
     try:
-        found = explain(lambda: open_trace(trace), earlier, later, assume_stream_order=assume_stream_order)
+        found = explain(lambda: _opened(trace), earlier, later, assume_stream_order=assume_stream_order)
     except NoSuchPairError as error:
         raise click.UsageError(str(error)) from None
     except TraceError as error:
@@ -136,7 +134,7 @@ def info_command(traces: tuple[str, ...], form: str) -> None:
     bad = False
     for path in traces:
         try:
-            with open_trace(path) as trace:
+            with _opened(path) as trace:
                 found = survey(trace)
         except TraceError as error:
             _complain(error)
@@ -157,7 +155,8 @@ def merge_command(traces: tuple[str, ...], output: str) -> None:
     from kvsan.checker.merge import merge_traces
 
     try:
-        merged = merge_traces(traces, output)
+        with _bar(traces, bytes_known=False) as move:
+            merged = merge_traces(traces, output, progress=None if move is None else lambda ops: move(0, ops))
     except TraceError as error:
         _complain(error)
         raise SystemExit(Exit.BAD_INPUT) from None
@@ -166,7 +165,7 @@ def merge_command(traces: tuple[str, ...], output: str) -> None:
     click.echo(f"{output}: {merged.ops:,} ops of {len(traces)} traces", err=True)
 
 
-@cli.command(name="demo")
+@cli.command(name="demo", epilog="Example:  kvsan demo")
 def demo_command() -> None:
     """Check six traces recorded from vLLM 0.23.0 on an H200 and explain the missing fence."""
     from kvsan.checker.demo import run
@@ -181,6 +180,7 @@ def main() -> None:
             stream.reconfigure(errors="replace")
     try:
         cli.main(standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         raise SystemExit(error.exit_code) from None
@@ -188,12 +188,27 @@ def main() -> None:
         click.echo("kvsan: interrupted", err=True)
         raise SystemExit(INTERRUPTED) from None
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_stdout()
         raise SystemExit(128 + 13) from None
+    except OSError as error:
+        if error.errno not in _OUTPUT_FAULTS:
+            raise
+        click.echo(f"kvsan: the report cannot be written ({error.strerror})", err=True)
+        _drop_stdout()
+        raise SystemExit(Exit.BAD_INPUT) from None
+    except MemoryError:
+        click.echo("kvsan: the trace does not fit into memory; accepted: fewer blocks, or no --all", err=True)
+        raise SystemExit(Exit.BAD_INPUT) from None
     except Exception:
         traceback.print_exc()
         click.echo("kvsan: internal error: this is a fault of kvsan's, not of the trace; please report it", err=True)
         raise SystemExit(INTERNAL_ERROR) from None
+
+
+def _drop_stdout() -> None:
+    """What is still buffered cannot be written; the interpreter must not try again at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(error: TraceError) -> None:
@@ -217,9 +232,16 @@ def _colour() -> bool:
 
 
 @contextmanager
-def _progress(trace: Trace, path: str) -> Iterator[Any]:
-    """A bar on stderr while a long file is read, if a person is looking."""
-    size = Path(path).stat().st_size if path != "-" else 0
+def _opened(path: str) -> Iterator[Trace]:
+    """Opens a trace. If the file is long and a person is looking, a bar on stderr shows how far it is read."""
+    with open_trace(path) as trace, _bar([path]) as move:
+        yield trace if move is None else trace.watched(lambda ops: move(trace.bytes_read(), ops))
+
+
+@contextmanager
+def _bar(paths: Sequence[str], *, bytes_known: bool = True) -> Iterator[Callable[[int, int], None] | None]:
+    """Yields what to call with the bytes read and the number of ops, if there is to be a bar."""
+    size = sum(Path(path).stat().st_size for path in paths if Path(path).is_file())
     if not sys.stderr.isatty() or size < LONG_TRACE:
         yield None
         return
@@ -228,5 +250,5 @@ def _progress(trace: Trace, path: str) -> Iterator[Any]:
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(Path(path).name, total=size)
-        yield lambda ops: bar.update(task, completed=trace.bytes_read(), description=f"{ops:,} ops")
+        task = bar.add_task(Path(paths[0]).name, total=size if bytes_known else None)
+        yield lambda read, ops: bar.update(task, completed=read, description=f"{ops:,} ops")

@@ -23,11 +23,11 @@ import numpy.typing as npt
 
 from kvsan.checker.recent import SPENT_TOKENS, Recent
 from kvsan.model.ops import Access, Device, Stream
-from kvsan.model.order import Agent
+from kvsan.model.pasts import Agent
 
 Vector = npt.NDArray[np.int64]
 
-MAX_AGENTS = 1 << 15
+MAX_LANES = 1 << 15
 """So many fit beside an epoch in one int64 (`shadow.py`)."""
 
 
@@ -173,9 +173,12 @@ class Clocks:
 
     def observe_device(self, by: str, device: Device | None) -> None:
         host = self.host(by)
-        for stream in self._streams.values():
-            if stream.declared.device == device:
-                self._learn(host, stream.vector)
+        for name in self.on_device(device):
+            self._learn(host, self._streams[name].vector)
+
+    def on_device(self, device: Device | None) -> list[str]:
+        """The streams of a device that are known so far."""
+        return [name for name, stream in self._streams.items() if stream.declared.device == device]
 
     def put(self, by: str, token: str) -> None:
         self._tokens[token] = self.host(by).vector.copy()
@@ -246,8 +249,8 @@ class Clocks:
                 )
 
     def _add_lane(self, agent: Agent) -> int:
-        if len(self.agents) == MAX_AGENTS:
-            raise OverflowError(f"kvsan internal limit: more than {MAX_AGENTS} streams and host threads")
+        if len(self.agents) == MAX_LANES:
+            raise OverflowError(f"kvsan internal limit: more than {MAX_LANES} streams and host threads")
         self.agents.append(agent)
         if len(self.agents) > self._width:
             self._width *= 2

@@ -6,16 +6,20 @@ hazards of the pair and what the later op does know, the second the ops on the w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from kvsan.checker.graph import HappensBefore
+from kvsan.checker.online import Online
 from kvsan.checker.pairs import Pairs
 from kvsan.checker.trace import Trace
 from kvsan.model.hazard import Hazard, Kind, Site, conflict
 from kvsan.model.ops import Access, Alloc, Blocks, Free, Op, Touch
+
+Conflict = tuple[Kind, str, Blocks]
+APART = (Kind.BATCH, Kind.GEN)
 
 
 class NoSuchPairError(ValueError):
@@ -39,7 +43,7 @@ class Explanation:
     trace: str
     earlier: Site
     later: Site
-    conflicts: tuple[tuple[Kind, str, Blocks], ...]
+    conflicts: tuple[Conflict, ...]
     hazards: tuple[Hazard, ...]
     ordered: tuple[Way, ...]
     known_way: tuple[int, ...]
@@ -48,9 +52,10 @@ class Explanation:
 
     @property
     def blocks(self) -> dict[str, Blocks]:
-        """The blocks that both touch, by pool, for the conflicts only."""
+        """The blocks that the pair is about, by pool."""
         shared: dict[str, set[int]] = {}
-        for _, pool, blocks in self.conflicts:
+        named = [(pool, blocks) for _, pool, blocks in self.conflicts]
+        for pool, blocks in named + [(hazard.pool, hazard.blocks) for hazard in self.hazards]:
             shared.setdefault(pool, set()).update(blocks)
         return {pool: Blocks.of(sorted(blocks)) for pool, blocks in shared.items()}
 
@@ -80,21 +85,40 @@ def explain(
     *,
     assume_stream_order: bool = False,
 ) -> Explanation:
-    """Explains the pair of op numbers. `reopen` opens the trace; it is called twice. Raises `NoSuchPairError`,
-    `TraceError`.
+    """Explains the pair of op numbers. `reopen` opens the trace; it is called twice.
+
+    `earlier` may also be the op at which `later` was planned (a `GEN` hazard), or `later` itself (a `BATCH`). Raises
+    `NoSuchPairError`, `TraceError`.
     """
-    if not 0 <= earlier < later:
+    if not 0 <= earlier <= later:
         raise NoSuchPairError(f"op {earlier} does not come before op {later}; accepted: EARLIER < LATER, from 0")
     with reopen() as trace:
         name, header = trace.name, trace.header
         first, second, hazards = _hazards(trace, earlier, later, assume_stream_order=assume_stream_order)
-    conflicts = tuple(_conflicts(first, second))
+    conflicts = tuple(_conflicts(first, second)) if isinstance(first, Access) and earlier < later else ()
     known = next((hazard.known for hazard in hazards if hazard.known is not None), None)
     start = earlier if known is None else min(known.op, earlier)
+    about = {(hazard.pool, block) for hazard in hazards for block in hazard.blocks}
+    about |= {(pool, block) for _, pool, blocks in conflicts for block in blocks}
     with reopen() as trace:
-        stretch, life = _stretch(trace, start, earlier, later, conflicts)
+        stretch, life = _stretch(trace, start, earlier, later, about)
     graph = HappensBefore(sorted(stretch.items()), header.streams, assume_stream_order=assume_stream_order)
-    ordered = []
+    ordered = tuple(_ways(graph, conflicts, hazards, earlier, later))
+    known_way: tuple[int, ...] = ()
+    if known is not None:
+        kind = next(hazard.kind for hazard in hazards if hazard.known is not None)
+        known_way = tuple(_known_way(graph, known, later, kind))
+    shown = {earlier, later, *life, *known_way, *(op for way in ordered for op in way.ops)}
+    ops = {number: op for number, op in stretch.items() if number in shown}
+    return Explanation(
+        name, _site(earlier, first), _site(later, second), conflicts, hazards, ordered, known_way, life, ops
+    )
+
+
+def _ways(
+    graph: HappensBefore, conflicts: Iterable[Conflict], hazards: Iterable[Hazard], earlier: int, later: int
+) -> Iterator[Way]:
+    """For each conflict the blocks that do not race, and why."""
     for kind, pool, blocks in conflicts:
         racing = {block for hazard in hazards if (hazard.kind, hazard.pool) == (kind, pool) for block in hazard.blocks}
         kept = Blocks.of(block for block in blocks if block not in racing)
@@ -102,57 +126,47 @@ def explain(
         element = issued.read if kind is Kind.WAR else issued.write
         way = graph.path(element, later, reads=kind is Kind.RAW) if kept.runs else None
         if way:
-            ordered.append(Way(kind, pool, kept, tuple(way)))
-    known_way: tuple[int, ...] = ()
-    if known is not None:
-        kind = next(hazard.kind for hazard in hazards if hazard.known is not None)
-        known_way = tuple(_known_way(graph, known, later, kind))
-    shown = {earlier, later, *life, *known_way, *(op for way in ordered for op in way.ops)}
-    return Explanation(
-        name,
-        _site(earlier, first),
-        _site(later, second),
-        conflicts,
-        hazards,
-        tuple(ordered),
-        known_way,
-        life,
-        {number: op for number, op in stretch.items() if number in shown},
-    )
+            yield Way(kind, pool, kept, tuple(way))
 
 
 def _hazards(
     trace: Trace, earlier: int, later: int, *, assume_stream_order: bool
-) -> tuple[Access, Access, tuple[Hazard, ...]]:
+) -> tuple[Op, Access, tuple[Hazard, ...]]:
     header = trace.header
-    pairs = Pairs(
-        header.pools,
-        header.streams,
-        assume_stream_order=assume_stream_order,
-        possible=header.unseen.edges > 0,
-    )
+    possible = header.unseen.edges > 0
+    pairs = Pairs(header.pools, header.streams, assume_stream_order=assume_stream_order, possible=possible)
+    online = Online(header.pools, header.streams, every=True)  # for BATCH and GEN
     first: Op | None = None
-    count = 0
+    count = -1
     for count, op in enumerate(trace):
-        found = list(pairs.feed(count, op))
+        found = [*pairs.feed(count, op), *(hazard for hazard in online.feed(count, op) if hazard.kind in APART)]
         if count == earlier:
             first = op
-        if count == later:
-            for number, what in ((earlier, first), (later, op)):
-                if not isinstance(what, Access):
-                    raise NoSuchPairError(f"op {number} is a {type(what).__name__.lower()}; accepted: two accesses")
-            assert isinstance(first, Access)
-            assert isinstance(op, Access)
-            return first, op, tuple(hazard for hazard in found if hazard.earlier.op == earlier)
+        if count < later:
+            continue
+        if not isinstance(op, Access):
+            raise NoSuchPairError(f"op {count} is a {_kind(op)}; accepted: an access")
+        about = tuple(hazard for hazard in found if hazard.earlier.op == earlier)
+        if first is None or not ((isinstance(first, Access) and earlier < later) or about):
+            accepted = (
+                "an earlier access, the op at which the later one was planned, or a batch that touches a block twice"
+            )
+            raise NoSuchPairError(
+                f"op {earlier} is {'the same' if earlier == later else 'a ' + _kind(first)}; accepted: {accepted}"
+            )
+        return first, op, about
     raise NoSuchPairError(f"op {later} is past the end; accepted: numbers from 0 to {count}")
 
 
+def _kind(op: Op | None) -> str:
+    return type(op).__name__.lower()
+
+
 def _stretch(
-    trace: Trace, start: int, earlier: int, later: int, conflicts: tuple[tuple[Kind, str, Blocks], ...]
+    trace: Trace, start: int, earlier: int, later: int, wanted: Set[tuple[str, int]]
 ) -> tuple[dict[int, Op], tuple[int, ...]]:
     """The ops from `start` to `later`, and the alloc, free and touch of the blocks between the two accesses (and the
     last one before them)."""
-    wanted = {(pool, block) for _, pool, blocks in conflicts for block in blocks}
     stretch: dict[int, Op] = {}
     life: list[int] = []
     before: tuple[int, Op] | None = None
@@ -183,7 +197,7 @@ def _known_way(graph: HappensBefore, known: Site, later: int, kind: Kind) -> Ite
             return
 
 
-def _conflicts(first: Access, second: Access) -> Iterator[tuple[Kind, str, Blocks]]:
+def _conflicts(first: Access, second: Access) -> Iterator[Conflict]:
     for earlier_writes, one in ((True, first.writes), (False, first.reads)):
         for later_writes, other in ((False, second.reads), (True, second.writes)):
             kind = conflict(earlier_writes, later_writes)
@@ -193,5 +207,7 @@ def _conflicts(first: Access, second: Access) -> Iterator[tuple[Kind, str, Block
                     yield kind, pool, common
 
 
-def _site(op: int, what: Access) -> Site:
-    return Site(op, what.label, what.on, what.by, what.step, what.owner, what.site)
+def _site(op: int, what: Op) -> Site:
+    if isinstance(what, Access):
+        return Site(op, what.label, what.on, what.by, what.step, what.owner, what.site)
+    return Site(op, _kind(what), None, what.by)

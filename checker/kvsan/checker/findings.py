@@ -9,7 +9,7 @@ Decides which blocks are reported (a block once for its first race, once for its
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from kvsan.checker.recent import Recent
 from kvsan.checker.shadow import Found
 from kvsan.model.hazard import Hazard, Kind, Site
 from kvsan.model.ops import Access, Alloc, Blocks
-from kvsan.model.order import Element
+from kvsan.model.pasts import Element
 
 PROVENANCE = 1 << 15
 LIVES_REMEMBERED = 1 << 12
@@ -91,13 +91,10 @@ class Findings:
         return hazards
 
     def _report(self, op: int, what: Access, issue: Issue, kind: Kind, pool: str, racing: Found) -> Iterable[Hazard]:
-        """One hazard for the blocks that share the earlier access and the life between."""
-        groups: dict[tuple[int, int, int | None, int | None], list[int]] = {}
-        for block, epoch, lane in zip(*(column.tolist() for column in racing), strict=True):
-            freed, allocated = self._between(pool, block, epoch - 1)
-            groups.setdefault((epoch, lane, freed, allocated), []).append(block)
-        for (epoch, lane, freed, allocated), blocks in sorted(groups.items(), key=lambda group: -group[0][0]):
-            yield self._hazard(op, what, issue, kind, pool, runs_of(_ids(blocks)), epoch, lane, freed, allocated)
+        """One hazard for the blocks that share the earlier access and the life between, the latest access first."""
+        freed, allocated = self._between(pool, racing.ids, racing.epochs - 1)
+        for (epoch, lane, *life), blocks in groups(racing.ids, racing.epochs, racing.lanes, freed, allocated):
+            yield self._hazard(op, what, issue, kind, pool, blocks, epoch, lane, *life)
 
     def _hazard(
         self,
@@ -109,10 +106,10 @@ class Findings:
         blocks: Blocks,
         epoch: int,
         lane: int,
-        freed: int | None,
-        allocated: int | None,
+        freed: int,
+        allocated: int,
     ) -> Hazard:
-        agent = self._clocks.agents[lane]
+        agent, life = self._clocks.agents[lane], self._life(pool, blocks, freed, allocated)
         is_read = kind is Kind.RAW
         past = issue.reads if is_read else issue.writes
         known = int(past[lane])
@@ -125,8 +122,8 @@ class Findings:
             earlier=self.site(epoch - 1, agent.name, is_host=agent.is_host),
             later=_site(op, what),
             known=self.site(known - 1, agent.name, is_host=agent.is_host) if known else None,
-            freed=freed,
-            allocated=allocated,
+            freed=life[0],
+            allocated=life[1],
             possible=self._possible,
             fix=fix.fences(
                 Element(epoch - 1, agent),
@@ -146,15 +143,22 @@ class Findings:
             return Site(op, None, None if is_host else name, name if is_host else None)
         return Site(op, *words)
 
-    def _between(self, pool: str, block: int, earlier: int) -> tuple[int | None, int | None]:
-        freed, allocated = self._lives[pool].between(block)
-        if freed is None or freed <= earlier:
-            return None, None
-        if allocated is None:  # freed again since: only the log of latest allocs can say
-            for number, where, blocks in reversed(self._allocs):
-                if where == pool and number > freed and block in blocks:
-                    return freed, number
-        return freed, allocated
+    def _between(self, pool: str, found: Ids, earlier: Ids) -> tuple[Ids, Ids]:
+        """The free and the alloc after each block's `earlier` op, if it was reused since; else -1 and -1."""
+        freed, allocated = self._lives[pool].between(found)
+        reused = freed > earlier
+        return np.where(reused, freed, -1), np.where(reused, allocated, -1)
+
+    def _life(self, pool: str, blocks: Blocks, freed: int, allocated: int) -> tuple[int | None, int | None]:
+        """The two ops as a report has them. Blocks that were freed once more since have lost their alloc: only the log
+        of the latest allocs can say.
+        """
+        if freed >= 0 > allocated:
+            later = (
+                op for op, where, handed in self._allocs if where == pool and op > freed and blocks.end - 1 in handed
+            )
+            allocated = next(later, -1)
+        return freed if freed >= 0 else None, allocated if allocated >= 0 else None
 
     def batch(self, op: int, what: Access) -> list[Hazard]:
         """Blocks that a batched copy writes twice, or also reads."""
@@ -182,14 +186,11 @@ class Findings:
         out = []
         for pool, parts in stale.items():
             fresh = self._first_apart(Kind.GEN, pool, np.unique(np.concatenate(parts)))
-            groups: dict[tuple[int | None, int | None], list[int]] = {}
-            for block in fresh.tolist():
-                groups.setdefault(self._between(pool, block, planned), []).append(block)
-            for (freed, allocated), blocks in groups.items():
-                stale_ids, where = runs_of(_ids(blocks)), _site(op, what)
-                plan = Site(planned, what.label, what.on, what.by)
-                mend = fix.pin(pool, stale_ids)
-                out.append(Hazard(Kind.GEN, pool, stale_ids, plan, where, None, freed, allocated, fix=mend))
+            freed, allocated = self._between(pool, fresh, np.full(len(fresh), planned))
+            for stamps, blocks in groups(fresh, freed, allocated):
+                plan, mend = Site(planned, *(self._words.get(planned) or ())), fix.pin(pool, blocks)
+                life = self._life(pool, blocks, *stamps)
+                out.append(Hazard(Kind.GEN, pool, blocks, plan, _site(op, what), None, *life, fix=mend))
         return out
 
     def _first_apart(self, kind: Kind, pool: str, found: Ids) -> Ids:
@@ -209,11 +210,9 @@ class Findings:
             found = self._lives[pool].free_blocks(at)
             if found is None:
                 continue
-            groups: dict[int, list[int]] = {}
-            for block in np.unique(found).tolist():
-                groups.setdefault(self._lives[pool].freed_at(block), []).append(block)
-            for freed, blocks in groups.items():
-                note = LifetimeNote(pool, runs_of(_ids(blocks)), _site(op, what), freed)
+            found = np.unique(found)
+            for (freed,), blocks in groups(found, self._lives[pool].freed_at(found)):
+                note = LifetimeNote(pool, blocks, _site(op, what), freed)
                 if note not in self.notes[-4:]:
                     self.notes.append(note)
 
@@ -222,9 +221,17 @@ class Findings:
         return sum(marks.nbytes() for marks in (*self._raced.values(), *self._shown.values()))
 
 
+def groups(found: Ids, *keys: Ids) -> Iterator[tuple[tuple[int, ...], Blocks]]:
+    """The blocks that agree in all keys, as runs; largest key first."""
+    if not found.size:
+        return
+    table = np.stack(keys, axis=1)
+    order = np.lexsort((found, *(-key for key in reversed(keys))))
+    table, found = table[order], found[order]
+    starts = np.flatnonzero(np.concatenate(([True], (table[1:] != table[:-1]).any(axis=1))))
+    for start, end in zip(starts, [*starts[1:], len(found)], strict=True):
+        yield tuple(table[start].tolist()), runs_of(found[start:end])
+
+
 def _site(op: int, what: Access) -> Site:
     return Site(op, what.label, what.on, what.by, what.step, what.owner, what.site)
-
-
-def _ids(blocks: list[int]) -> Ids:
-    return np.array(blocks, np.int64)

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from kvsan.model.hazard import Fix, Hazard
 from kvsan.model.ops import Access, Alloc, Blocks, Free, Get, Op, Put, Record, Sync, Touch, Wait
-from kvsan.model.order import Element
+from kvsan.model.pasts import Element
 
 
 def fences(

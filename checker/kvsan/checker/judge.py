@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,12 +73,8 @@ def check_trace(
     all_pairs: bool = False,
     assume_stream_order: bool = False,
     lifetime: bool = False,
-    progress: Callable[[int], None] | None = None,
 ) -> Report:
-    """Checks a trace to its end. Raises `TraceError` at the first line that cannot be read.
-
-    `progress` is called with the number of ops every thousand ops.
-    """
+    """Checks a trace to its end. Raises `TraceError` at the first line that cannot be read."""
     header = trace.header
     options = {"assume_stream_order": assume_stream_order, "possible": header.unseen.edges > 0}
     online = Online(
@@ -96,8 +92,6 @@ def check_trace(
         if found:
             hazards.extend(sorted(found, key=_place))
         count += 1
-        if progress is not None and not count % 1000:
-            progress(count)
     coverage.pools = online.touched()
     coverage.hooks = header.hooks
     coverage.unseen = {"copies": header.unseen.copies, "edges": header.unseen.edges}

@@ -52,13 +52,15 @@ class Lives:
         bad = look(self._reborn, at) > mark
         return where(at, bad) if np.count_nonzero(bad) else None
 
-    def between(self, block: int) -> tuple[int | None, int | None]:
-        """The ops of the free that the block's latest alloc ended, and of that alloc; `None` for what is not known."""
-        if self._since is None or not self._reborn[block]:
-            return None, None
-        since = int(self._since[block])
-        allocated = (since >> 2) - 1 + self._base if since & 3 == LIVE else None
-        return int(self._reborn[block]) - 1 + self._base, allocated
+    def between(self, found: Ids) -> tuple[Ids, Ids]:
+        """For each block the op of the free that its latest alloc ended, and the op of that alloc; -1 if not known."""
+        if self._since is None:
+            never = np.full(len(found), -1, np.int64)
+            return never, never
+        reborn, since = self._reborn[found].astype(np.int64), self._since[found].astype(np.int64)
+        freed = np.where(reborn > 0, reborn - 1 + self._base, -1)
+        allocated = np.where((reborn > 0) & (since & 3 == LIVE), (since >> 2) - 1 + self._base, -1)
+        return freed, allocated
 
     def free_blocks(self, at: Index) -> Ids | None:
         """Those that are free now."""
@@ -67,9 +69,10 @@ class Lives:
         bad = (look(self._since, at) & 3) == FREE
         return where(at, bad) if np.count_nonzero(bad) else None
 
-    def freed_at(self, block: int) -> int:
-        """The op that freed a free block."""
-        return (int(self._columns()[block]) >> 2) - 1 + self._base
+    def freed_at(self, found: Ids) -> Ids:
+        """The op that freed each of some free blocks."""
+        out: Ids = (self._columns()[found].astype(np.int64) >> 2) - 1 + self._base
+        return out
 
     def nbytes(self) -> int:
         columns = (self._since, self._reborn)

@@ -25,8 +25,8 @@ from kvsan.model.ops import Access, Alloc, Drop, Free, Get, Op, Poll, Put, Recor
 class Online:
     """`feed` takes op number `op` (from 0, growing) and returns the hazards that it completes.
 
-    `possible` marks every hazard as only possible (edges went unseen); `every` reports BATCH and GEN at each op, not
-    only at a block's first.
+    `possible` marks what an unseen edge may order (RAW, WAR, WAW) as only possible; `every` reports BATCH and GEN at
+    each op, not only at a block's first.
     """
 
     def __init__(
@@ -133,6 +133,8 @@ class Online:
             self._hands.stream(op, what.by, what.stream, changes=False)
             self.clocks.observe_stream(what.by, what.stream)
         else:
+            for name in self.clocks.on_device(what.device):
+                self._hands.stream(op, what.by, name, changes=False)
             self.clocks.observe_device(what.by, what.device)
 
     def _poll(self, op: int, what: Poll) -> None:
@@ -140,6 +142,8 @@ class Online:
             self._observe(op, "poll", what.by, what.event)
         else:
             self._hands.event(op, what.by, what.event, changes=False)
+            if what.event not in self.clocks.events:
+                self._unrecorded(op, "poll", by=what.by, event=what.event)
 
     def _observe(self, op: int, call: str, by: str, event: str) -> None:
         self._hands.event(op, by, event, changes=False)

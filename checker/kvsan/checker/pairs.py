@@ -23,12 +23,13 @@ import numpy.typing as npt
 
 from kvsan.checker import fix
 from kvsan.checker.index import index, look, where
-from kvsan.checker.lives import Lives
-from kvsan.model.hazard import Hazard, Kind, Site, conflict
+from kvsan.model.hazard import Hazard, Kind, Life, Site, conflict
 from kvsan.model.ops import Access, Alloc, Blocks, Free, Op, Stream, Touch
-from kvsan.model.order import Agent, Element, Epochs, Issued, Order
+from kvsan.model.order import Issued, Order
+from kvsan.model.pasts import Agent, Element, Epochs
 
 _Past = tuple[int, ...]
+_NEW = Life()
 
 
 class _Mode(NamedTuple):
@@ -84,7 +85,7 @@ class Pairs:
         self._assume_stream_order = assume_stream_order
         self._pools = pools
         self._possible = possible
-        self._lives = {pool: Lives(size) for pool, size in pools.items()}
+        self._lives: dict[str, dict[int, Life]] = {pool: {} for pool in pools}
         self._allocs: dict[str, dict[int, array[int]]] = {pool: defaultdict(lambda: array("q")) for pool in pools}
         self._histories: dict[str, dict[_Mode, _History]] = {pool: {} for pool in pools}
         self._sites: dict[int, Site] = {}
@@ -97,13 +98,16 @@ class Pairs:
                 yield from self._check(op, what, issued)
                 self._note(op, what, issued)
             case Alloc(pool=pool):
-                self._lives[pool].alloc(op, index(what.blocks))
+                lives = self._lives[pool]
                 for block in what.blocks:
+                    lives[block] = lives.get(block, _NEW).alloc(op)
                     self._allocs[pool][block].append(op)
             case Free():
-                self._lives[what.pool].free(op, index(what.blocks))
+                lives = self._lives[what.pool]
+                lives.update({block: lives.get(block, _NEW).freed(op) for block in what.blocks})
             case Touch():
-                self._lives[what.pool].touch(op, index(what.blocks))
+                lives = self._lives[what.pool]
+                lives.update({block: lives.get(block, _NEW).touch(op) for block in what.blocks})
 
     def _check(self, op: int, what: Access, issued: Issued[_Past]) -> Iterator[Hazard]:
         self._sites[op] = Site(op, what.label, what.on, what.by, what.step, what.owner, what.site)
@@ -145,13 +149,11 @@ class Pairs:
                 history.note(blocks, op + 1)
 
     def _between(self, pool: str, block: int, earlier: int) -> tuple[int | None, int | None]:
-        freed, allocated = self._lives[pool].between(block)
-        if freed is None or freed <= earlier:
+        life = self._lives[pool].get(block)
+        if life is None or not life.reused_since(earlier):
             return None, None
-        if allocated is None:
-            allocs = self._allocs[pool][block]
-            allocated = allocs[bisect_right(allocs, freed)]
-        return freed, allocated
+        freed, allocs = life.reborn - 1, self._allocs[pool][block]
+        return freed, allocs[bisect_right(allocs, freed)]
 
     def _hazard(self, op: int, what: Access, issued: Issued[_Past], key: _Key, blocks: Blocks) -> Hazard:
         is_read = key.kind is Kind.RAW

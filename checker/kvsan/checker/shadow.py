@@ -79,18 +79,19 @@ class Shadow:
 
     def unordered_reads(self, at: Index, past: Vector) -> Found | None:
         """Blocks with a last read of some agent that `past` does not know."""
-        best: dict[int, tuple[int, int]] = {}
+        latest: Ids | None = None
         for lane in self._readers.unknown_to(past):
             epochs = look(self.read[lane], at)
             bad = epochs > past[lane]
             if np.count_nonzero(bad):
-                for block, epoch in zip(where(at, bad).tolist(), epochs[bad].tolist(), strict=True):
-                    best[block] = max(best.get(block, (0, 0)), (epoch, lane))
-        if not best:
+                if latest is None:
+                    latest, lanes = np.zeros(len(epochs), np.int64), np.zeros(len(epochs), np.int64)
+                bad &= epochs > latest
+                latest[bad], lanes[bad] = epochs[bad], lane
+        if latest is None:
             return None
-        ids = np.fromiter(best, np.int64, len(best))
-        pairs = np.array(list(best.values()), np.int64)
-        return Found(ids, pairs[:, 0], pairs[:, 1])
+        racing = latest > 0
+        return Found(where(at, racing), latest[racing], lanes[racing])
 
     def note_read(self, at: Index, lane: int, epoch: int) -> None:
         column = self.read.get(lane)

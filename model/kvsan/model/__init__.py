@@ -21,7 +21,8 @@ from kvsan.model.ops import (
     Touch,
     Wait,
 )
-from kvsan.model.order import Agent, Bits, Edges, Element, Epochs, Issued, Lattice, OneBit, Order
+from kvsan.model.order import Issued, Order
+from kvsan.model.pasts import Agent, Bits, Edges, Element, Epochs, Lattice, OneBit
 
 __all__ = [
     "Access",

@@ -20,45 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic
 
 from kvsan.model.ops import Access, Device, Drop, Get, Op, Poll, Put, Record, Stream, Sync, Wait
-
-P = TypeVar("P")
-
-
-class Agent(NamedTuple):
-    """Who performs accesses one after the other: a stream, or a host thread (which `is_host`)."""
-
-    name: str
-    is_host: bool = False
-
-
-class Element(NamedTuple):
-    """What a past holds: the part of the access op `op` that `agent` performed.
-
-    An access has one part, except one with source order `call`: its reads are the host thread's own, its writes the
-    stream's.
-    """
-
-    op: int
-    agent: Agent
-
-
-class Lattice(Protocol[P]):
-    """What a past is. All four functions are total and never change their arguments."""
-
-    def bottom(self) -> P:
-        """Nothing is known to be complete."""
-
-    def join(self, a: P, b: P) -> P:
-        """Both are known: the union."""
-
-    def add(self, past: P, element: Element) -> P:
-        """`past` and one more access."""
-
-    def via(self, past: P, op: int) -> P:
-        """`past` as it stands after the op `op` that passes it on: the same set. Only `Edges` notes the op."""
+from kvsan.model.pasts import Agent, Element, Lattice, P
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,11 +99,14 @@ class Order(Generic[P]):
     # ── the rules ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def launch(self, by: str, on: str) -> P:
-        """past[s] ∪= past[h]: whatever host thread h issues on stream s starts after all that h knows to be complete.
+        """past[s] ∪= past[h]: what host thread h issues on stream s starts after all that h knows to be complete.
 
-        Fact: an asynchronous call starts its work at the earliest when it is made; a host thread makes its calls in
-        turn. Without it: `h: sync e` then `h: copy on s` would race with the work that h has just seen finish. The
-        converse does not hold: issuing on s teaches h nothing about s.
+        Fact: an asynchronous call starts its work at the earliest when it is made, and a host thread makes its calls
+        in turn.
+        Counter-example to less:   h: sync e          (h has seen the forward finish)
+                                   h: copy on s       must not count as racing with that forward
+        Counter-example to more:   h: forward on s    issuing teaches h nothing:
+                                   h: read by h       races with the forward
         """
         s = Agent(on)
         past = self.lattice.join(self.past(s), self.past(Agent(by, is_host=True)))
@@ -151,12 +119,13 @@ class Order(Generic[P]):
     def access(self, op: int, what: Access, on: str) -> Issued[P]:
         """check against past[s]; past[s] ∪= {x}: a stream runs its work in the order of issue.
 
-        Fact: "operations in the same stream are ordered". Writes always obey it; reads do unless the call gave them
-        away: `any` lets the copy engine read the source at any time from the call on, so only what the *host thread*
-        knew then counts (`CU_MEMCPY_SRC_ACCESS_ORDER_ANY`: out of stream order, also after the call returns); `call`
-        reads it before the call returns, so it is the host thread's own access (`..._DURING_API_CALL`).
-        Counter-example: `forward writes b on s` then `copy b→c on s, order any`: the same stream, and a race. Either
-        way a read is complete when its op is: what has been copied has been read.
+        Fact: operations of one stream are ordered. Writes always obey it; reads do unless the call gave them away:
+        with `any` (CU_MEMCPY_SRC_ACCESS_ORDER_ANY: "out of stream order", also after the call returns) only what the
+        *host thread* knew at the call counts; with `call` (..._DURING_API_CALL) the source is read before the call
+        returns, so the read is the host thread's own access. Either way a read is complete when its op is: what has
+        been copied has been read.
+        Counter-example:   h: forward on s, writes b
+                           h: copy on s, reads b in order `any`: the same stream, and a race
         """
         order = "stream" if what.order == "any" and self._assume_stream_order else what.order
         host, stream = Agent(what.by, is_host=True), Agent(on)
@@ -173,8 +142,10 @@ class Order(Generic[P]):
     def host_access(self, op: int, what: Access) -> Issued[P]:
         """check against past[h]; past[h] ∪= {x}: a host thread touches memory at that point of its program.
 
-        Fact: an asynchronous copy reads pinned memory when it runs, not when it is issued; nothing but a wait of the
-        host orders the two. Counter-example: `h: copy p→d on s` then `h: write p`: the copy may send the new bytes.
+        Fact: an asynchronous copy reads pinned memory when it runs, not when it is issued; only a wait of the host
+        orders them.
+        Counter-example:   h: copy on s, reads p
+                           h: writes p                the copy may send the new bytes
         """
         host = Agent(what.by, is_host=True)
         past, element = self.past(host), Element(op, host)
@@ -184,9 +155,10 @@ class Order(Generic[P]):
     def record(self, op: int, what: Record) -> None:
         """past[e] := past[s]: an event captures what the stream holds at the call, and forgets what it captured before.
 
-        Fact: cudaEventRecord captures "the contents of the stream at the time of this call" and overwrites earlier
-        state. Counter-example: `record e; kernel; wait e on t`: t does not wait for the kernel, which came after the
-        record.
+        Fact: cudaEventRecord captures "the contents of the stream at the time of this call" and overwrites the
+        earlier state.
+        Counter-example:   h: record e on s; forward on s
+                           h: wait e on t; copy on t  not ordered behind the forward, which came after the record
         """
         past = self.lattice.via(self.launch(what.by, what.on), op)
         before = self.events.get(what.event)
@@ -195,9 +167,10 @@ class Order(Generic[P]):
     def wait(self, op: int, what: Wait) -> None:
         """past[s] ∪= past[e], as e is at this call.
 
-        Fact: cudaStreamWaitEvent uses "the most recently captured state at the time of the call"; later records do not
-        reach back, and an event never recorded "represents an empty set of work": no order at all.
-        Counter-example: `wait e on t; record e on s`: in this order t waits for nothing.
+        Fact: cudaStreamWaitEvent uses "the most recently captured state at the time of the API call" and is not
+        affected by later records; an event never recorded "represents an empty set of work": no order at all.
+        Counter-example:   h: wait e on t
+                           h: record e on s           too late: in this order t waits for nothing
         """
         past = self._barrier_first(what.on, self.launch(what.by, what.on))
         recorded = self.events.get(what.event)
@@ -209,8 +182,9 @@ class Order(Generic[P]):
     def observe_event(self, op: int, by: str, event: str) -> None:
         """past[h] ∪= past[e]: a host thread that blocked on an event, or saw it done, knows what it captured.
 
-        Fact: a query that returns success is equivalent to having called cudaEventSynchronize.
-        Counter-example: a query that returned false taught nothing; and *another* thread learns nothing from either.
+        Fact: a cudaEventQuery that returns success is equivalent to having called cudaEventSynchronize.
+        Counter-example:   h: query e is false        teaches nothing
+                           h: query e is true         teaches h, and no other thread
         """
         recorded = self.events.get(event)
         if recorded is not None:
@@ -219,8 +193,10 @@ class Order(Generic[P]):
     def observe_streams(self, op: int, by: str, streams: list[str]) -> None:
         """past[h] ∪= past[s], for one stream, or for every stream of a device.
 
-        Fact: cudaStreamSynchronize waits for the stream, cudaDeviceSynchronize for all preceding work of *that* device.
-        Counter-example: `sync device 0` says nothing of a copy that runs on a stream of device 1.
+        Fact: cudaStreamSynchronize waits for that stream, cudaDeviceSynchronize for all preceding work of *that*
+        device.
+        Counter-example:   h: copy on s of device 1
+                           h: sync device 0           says nothing of the copy
         """
         for name in streams:
             self._learn(op, by, self.past(Agent(name)))
@@ -228,19 +204,32 @@ class Order(Generic[P]):
     def put(self, op: int, what: Put) -> None:
         """past[token] := past[h]: what a host thread knows when it hands something over.
 
-        Fact: a queue, lock or message orders the giver's program before the receiver's (the memory model of the host).
-        Counter-example: what the giver learns *after* the put is not handed over.
+        Fact: a queue, lock or message orders what the giver did before it with what the receiver does after it.
+        Counter-example:   h: put q; sync e
+                           g: get q                   g does not know what h learnt after the put
         """
         host = Agent(what.by, is_host=True)
         self._tokens[what.token] = self._pasts[host] = self.lattice.via(self.past(host), op)
 
     def get(self, op: int, what: Get) -> None:
-        """past[g] ∪= past[token]. A token put before logging began is not known and orders nothing."""
+        """past[g] ∪= past[token]: what was known when the token was put.
+
+        Fact: the receiver continues after the hand-off that it received, and after no other.
+        Counter-example:   h: sync e; put q
+                           g: goes on without get q   g knows nothing of e, however late it runs. (A token put before
+                           logging
+                                                      began is not known and orders nothing.)
+        """
         if what.token in self._tokens:
             self._learn(op, what.by, self._tokens[what.token])
 
     def drop(self, what: Drop) -> None:
-        """past[e] is forgotten: a recycled event starts over as never recorded. Edges already made stay."""
+        """past[e] is forgotten: a recycled event starts over as never recorded. Edges already made stay.
+
+        Fact: cudaEventDestroy releases the event; a new one at the same address "represents an empty set of work".
+        Counter-example:   h: record e on s; drop e
+                           h: wait e on t             waits for nothing, though e was once recorded
+        """
         self.events.pop(what.event, None)
 
     def _barrier_first(self, on: str, past: P) -> P:
@@ -248,15 +237,22 @@ class Order(Generic[P]):
 
         Fact: "the legacy stream first waits on all blocking streams, the action is queued in the legacy stream, and
         then all blocking streams wait on the legacy stream", the action being a launch or a stream wait; per-thread
-        default streams take part, non-blocking ones (all of PyTorch's pool) do not. Counter-example: `kernel on
-        legacy; copy on a non-blocking stream`: no order, though the first is "stream 0".
+        default streams take part, non-blocking ones (all of PyTorch's pool) do not.
+        Counter-example:   h: forward on L
+                           h: copy on a non-blocking stream    no order, though the forward ran on "stream 0"
         """
         for follower in self._followers(on):
             past = self.lattice.join(past, self.past(Agent(follower)))
         return past
 
     def _barrier_after(self, on: str) -> None:
-        """…and afterwards each of those streams, at its next op, ∪= past[L] as this access or wait left it."""
+        """…and afterwards each of those streams, at its next op, ∪= past[L] as this access or wait left it.
+
+        Fact: the last part of the sentence above: the blocking streams wait for the action, not for what L learns
+        later.
+        Counter-example:   h: forward on L; g, which has synchronized with more: record e on L
+                           h: copy on a blocking stream        is ordered behind the forward, not behind what g knew
+        """
         for follower in self._followers(on):
             self._barriers.setdefault(follower, {})[on] = self.past(Agent(on))
 
@@ -282,129 +278,3 @@ class Order(Generic[P]):
             for name, stream in self._streams.items()
             if stream.device == legacy.device and stream.kind in ("blocking", "per-thread")
         ]
-
-
-# ── four readings of a past ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Bits:
-    """A past as the set itself, in the bits of an int. Exact, and as large as the trace is long."""
-
-    def bottom(self) -> int:
-        return 0
-
-    def join(self, a: int, b: int) -> int:
-        return a | b
-
-    def add(self, past: int, element: Element) -> int:
-        return past | self.bit(element)
-
-    def via(self, past: int, op: int) -> int:
-        return past
-
-    def bit(self, element: Element) -> int:
-        return 1 << (2 * element.op + element.agent.is_host)
-
-    def knows(self, past: int, element: Element) -> bool:
-        return bool(past & self.bit(element))
-
-
-class Epochs:
-    """A past as the latest complete access of each agent: as large as there are agents.
-
-    Exact, because an agent completes its accesses in the order of issue: who knows one knows the agent's earlier
-    ones. An epoch is the number of the op plus one, so it says *which* access it is (0: none).
-    """
-
-    def __init__(self) -> None:
-        self.agents: dict[Agent, int] = {}
-
-    def bottom(self) -> tuple[int, ...]:
-        return ()
-
-    def join(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
-        if a is b or not b:
-            return a
-        if len(a) < len(b):
-            a, b = b, a
-        return (*map(max, a, b), *a[len(b) :])
-
-    def add(self, past: tuple[int, ...], element: Element) -> tuple[int, ...]:
-        at = self.agents.setdefault(element.agent, len(self.agents))
-        padded = past + (0,) * (at + 1 - len(past))
-        return (*padded[:at], element.op + 1, *padded[at + 1 :])
-
-    def via(self, past: tuple[int, ...], op: int) -> tuple[int, ...]:
-        return past
-
-    def epoch(self, past: tuple[int, ...], agent: Agent) -> int:
-        """The epoch of the agent's latest access in `past`, 0 if there is none."""
-        at = self.agents.get(agent, len(past))
-        return past[at] if at < len(past) else 0
-
-    def knows(self, past: tuple[int, ...], element: Element) -> bool:
-        return self.epoch(past, element.agent) > element.op
-
-
-class OneBit:
-    """A past as one bit: does it hold the one tracked access? Membership of one access evolves without the others, so
-    this loses nothing about that access; a proof chooses it nondeterministically.
-    """
-
-    def __init__(self, tracked: Element) -> None:
-        self.tracked = tracked
-
-    def bottom(self) -> bool:
-        return False
-
-    def join(self, a: bool, b: bool) -> bool:
-        return a or b
-
-    def add(self, past: bool, element: Element) -> bool:
-        return past or element == self.tracked
-
-    def via(self, past: bool, op: int) -> bool:
-        return past
-
-    def knows(self, past: bool, element: Element) -> bool:
-        return past and element == self.tracked
-
-
-class Edges:
-    """A past as the ops through which its knowledge came; `edges` collects every step from one such op to the next.
-
-    A node is an element (an access by its agent) or the number of an op that passed knowledge on. The past of an op
-    reaches back over `edges` to all that it holds: a graph that can say *why*.
-    """
-
-    Node = Element | int
-
-    def __init__(self) -> None:
-        self.edges: dict[Element | int, frozenset[Element | int]] = {}
-
-    def bottom(self) -> frozenset[Element | int]:
-        return frozenset()
-
-    def join(self, a: frozenset[Element | int], b: frozenset[Element | int]) -> frozenset[Element | int]:
-        return a | b
-
-    def add(self, past: frozenset[Element | int], element: Element) -> frozenset[Element | int]:
-        return self._step(past, element)
-
-    def via(self, past: frozenset[Element | int], op: int) -> frozenset[Element | int]:
-        return self._step(past, op)
-
-    def _step(self, past: frozenset[Element | int], node: Element | int) -> frozenset[Element | int]:
-        self.edges[node] = self.edges.get(node, frozenset()) | (past - {node})
-        return frozenset((node,))
-
-    def knows(self, past: frozenset[Element | int], element: Element) -> bool:
-        todo, seen = list(past), set(past)
-        while todo:
-            node = todo.pop()
-            if node == element:
-                return True
-            fresh = self.edges.get(node, frozenset()) - seen
-            seen |= fresh
-            todo.extend(fresh)
-        return False

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import click
 
 MIN_WIDTH, MAX_WIDTH = 40, 120
+MIN_WORDS = 10
 
 
 def clean(text: object) -> str:
@@ -35,7 +36,8 @@ class Page:
 
     def title(self, text: str, **style: object) -> None:
         """A short line that stands out."""
-        self.lines.append("  " + self.paint(clean(text), bold=True, **style))
+        for line in textwrap.wrap(clean(text), self.width - 2, break_on_hyphens=False):
+            self.lines.append("  " + self.paint(line, bold=True, **style))
 
     def line(self, text: str, indent: int = 0) -> None:
         """One paragraph, wrapped, each line indented."""
@@ -54,11 +56,22 @@ class Page:
     def table(
         self, head: Sequence[str], rows: Sequence[Sequence[str]], indent: int = 2, right: Sequence[int] = ()
     ) -> None:
-        """Columns as wide as they must be; the widest gives way (`…`) if the page is too narrow."""
+        """Columns as wide as they must be. If the page is too narrow the widest words give way (`…`), never a number;
+        and if that is not enough, each row is a sentence.
+        """
         cells = [[clean(cell) for cell in row] for row in (head, *rows)]
         widths = [max(len(row[at]) for row in cells) for at in range(len(head))]
-        while sum(widths) + 2 * (len(widths) - 1) + indent > self.width and max(widths) > 4:
-            widths[widths.index(max(widths))] -= 1
+        words = [at for at in range(len(head)) if at not in right]
+        room = self.width - indent - 2 * (len(widths) - 1)
+        while sum(widths) > room and max(widths[at] for at in words) > MIN_WORDS:
+            widest = max(words, key=lambda at: widths[at])
+            widths[widest] -= 1
+        if sum(widths) > room:
+            for row in cells[1:]:
+                self.line(
+                    ", ".join(f"{name} {cell}".strip() for name, cell in zip(head, row, strict=True) if cell), indent
+                )
+            return
         for number, row in enumerate(cells):
             parts = []
             for at, cell in enumerate(row):

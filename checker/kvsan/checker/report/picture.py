@@ -5,8 +5,8 @@ agent.
 from __future__ import annotations
 
 from kvsan.checker.explain import Explanation
-from kvsan.checker.report.page import Page, short
-from kvsan.checker.report.text import headline, known, life, place
+from kvsan.checker.report.page import Page, count, short
+from kvsan.checker.report.text import FENCED, SHOWN, UNSEEN, headline, known, life, place
 from kvsan.model.ops import (
     Access,
     Alloc,
@@ -23,13 +23,18 @@ from kvsan.model.ops import (
     Wait,
 )
 
+LONG = 8
+"""Ops of a block's life, or of a way, that are drawn at most."""
+
+SHOWN_STEPS = 24
+
 
 def render(explanation: Explanation, width: int, *, colour: bool = False) -> str:
     """The whole explanation, without a newline at its end."""
     page = Page(width, colour=colour)
     page.field("earlier", place(explanation.earlier), 0, 7, fg="cyan")
     page.field("later", place(explanation.later), 0, 7, fg="cyan")
-    if not explanation.conflicts:
+    if not explanation.conflicts and not explanation.hazards:
         page.blank()
         page.line("No conflict: they share no block that one of them writes, so no order between them is needed.")
         return str(page)
@@ -38,8 +43,10 @@ def render(explanation: Explanation, width: int, *, colour: bool = False) -> str
     for way in explanation.ordered:
         page.blank()
         page.title(f"{way.kind.value} on {way.pool} {short(str(way.blocks), 30)} is ordered, through", fg="green")
-        for number in way.ops:
+        for number in way.ops[:SHOWN_STEPS]:
             page.line(_step(number, explanation.ops[number]), 4)
+        if len(way.ops) > SHOWN_STEPS:
+            page.line(f"and {len(way.ops) - SHOWN_STEPS} steps more (--format json lists all)", 4)
     page.blank()
     _picture(page, explanation)
     return str(page)
@@ -49,25 +56,31 @@ def _races(page: Page, explanation: Explanation) -> None:
     """The hazards of the pair; what they have in common is said once."""
     hazards = explanation.hazards
     page.blank()
-    for hazard in hazards:
+    for hazard in hazards[:SHOWN]:
         page.title(headline(hazard), fg="red")
         page.line(hazard.kind.meaning, 4)
         if hazard.reuse:
             page.field("life", life(hazard), 4, 7, fg="cyan")
-    page.blank()
-    for text in dict.fromkeys(known(hazard) for hazard in hazards):
+    if len(hazards) > SHOWN:
+        page.line(f"and {len(hazards) - SHOWN} more, with other lives between (--format json lists all)", 2)
+    fenced = [hazard for hazard in hazards if hazard.kind in FENCED]
+    if fenced:
+        page.blank()
+    for text in dict.fromkeys(known(hazard) for hazard in fenced):
         page.field("ordered", text, 4, 7, fg="cyan")
     for number, op in enumerate(explanation.known_way):
         page.field("" if number else "  by", _step(op, explanation.ops[op]), 4, 7)
     page.blank()
-    fixes = dict.fromkeys(fix for hazard in hazards for fix in hazard.fix)
-    for number, fix in enumerate(fixes):
+    fixes = list(dict.fromkeys(fix for hazard in hazards for fix in hazard.fix))
+    for number, fix in enumerate(fixes[:SHOWN]):
         page.field("or" if number else "fix", str(fix), 4, 7, fg="cyan")
+    if any(hazard.possible for hazard in hazards):
+        page.field("but", UNSEEN, 4, 7, fg="cyan")
 
 
 def _picture(page: Page, explanation: Explanation) -> None:
     """A row an op in the order of issue, a column a host thread or stream."""
-    ops = sorted(explanation.ops.items())
+    ops, left = _few(explanation)
     agents = list(dict.fromkeys(agent for _, op in ops for agent in _agents(op)))
     threads = [agent for agent in agents if agent[0] == "thread"]
     columns = [*threads, *(agent for agent in agents if agent[0] == "stream")]
@@ -78,9 +91,27 @@ def _picture(page: Page, explanation: Explanation) -> None:
         rows.append([str(number), *(words.get(column, "") for column in columns), mark + _touches(op, explanation)])
     page.line("The ops that matter, in the order of issue (host threads, then streams):")
     page.table(["op", *(name for _, name in columns), "touches"], rows, indent=2, right=(0,))
-    if explanation.hazards:
+    if left:
+        page.line(
+            f"{count(left, 'more alloc, free or touch', 'more allocs, frees and touches')} of these blocks between", 2
+        )
+    fenced = [hazard for hazard in explanation.hazards if hazard.kind in FENCED]
+    if fenced:
         one, other = explanation.earlier.op, explanation.later.op
-        page.line(f"no way leads from op {one} to op {other}: some legal timing makes them overlap", 2)
+        says = "no way that was logged leads" if fenced[0].possible else "no way leads"
+        page.line(f"{says} from op {one} to op {other}: some legal timing makes them overlap", 2)
+
+
+def _few(explanation: Explanation) -> tuple[list[tuple[int, Op]], int]:
+    """The ops to draw, and how many of the blocks' lives are left out: of a long story the first and the last."""
+    keep = {explanation.earlier.op, explanation.later.op, *explanation.known_way}
+    keep |= {op for hazard in explanation.hazards[:SHOWN] for op in (hazard.freed, hazard.allocated) if op is not None}
+    for way in explanation.ordered:
+        keep.update(way.ops if len(way.ops) <= LONG else (*way.ops[: LONG // 2], *way.ops[-LONG // 2 :]))
+    lives = [op for op in explanation.life if op not in keep]
+    few = lives if len(lives) <= LONG else [*lives[: LONG // 2], *lives[-LONG // 2 :]]
+    shown = keep.union(few)
+    return [(number, op) for number, op in sorted(explanation.ops.items()) if number in shown], len(lives) - len(few)
 
 
 def _agents(op: Op) -> list[tuple[str, str]]:

@@ -14,6 +14,8 @@ from kvsan.checker.report.page import Page, clean, count, short
 from kvsan.model.hazard import Hazard, Kind, Site
 
 SHOWN = 6
+FENCED = (Kind.RAW, Kind.WAR, Kind.WAW)
+UNSEEN = "edges went unseen (header: unseen.edges), so an order may exist that was not logged"
 _COLOUR = {"clean": "green", "racy": "red", "incomplete": "yellow"}
 _Sort = tuple[str, str, str, str]
 
@@ -87,12 +89,12 @@ def describe(page: Page, hazard: Hazard) -> None:
     put("later", place(hazard.later))
     if hazard.reuse:
         put("life", life(hazard))
-    if hazard.kind in (Kind.RAW, Kind.WAR, Kind.WAW):
+    if hazard.kind in FENCED:
         put("ordered", known(hazard))
     for number, fix in enumerate(hazard.fix):
         put("or" if number else "fix", str(fix))
     if hazard.possible:
-        put("but", "edges went unseen (header: unseen.edges), so an order may exist that was not logged")
+        put("but", UNSEEN)
 
 
 def headline(hazard: Hazard) -> str:
@@ -116,7 +118,10 @@ def place(site: Site) -> str:
 
 def life(hazard: Hazard) -> str:
     again = f"allocated again at op {hazard.allocated}" if hazard.allocated is not None else "allocated again"
-    return f"freed at op {hazard.freed}, {again}: the two accesses belong to different owners"
+    owners = (
+        "it was planned for another owner" if hazard.kind is Kind.GEN else "the two accesses belong to different owners"
+    )
+    return f"freed at op {hazard.freed}, {again}: {owners}"
 
 
 def known(hazard: Hazard) -> str:
@@ -135,6 +140,8 @@ def _sort(hazard: Hazard) -> _Sort:
 
 
 def _short(site: Site) -> str:
+    if site.on is None and site.by is None:
+        return f"op {site.op}"
     return f"{site.label or '?'} on {site.on}" if site.on is not None else f"{site.label or '?'} by {site.by}"
 
 

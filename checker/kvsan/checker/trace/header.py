@@ -6,18 +6,19 @@ provenance: kept, written back, never read.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import msgspec
 
-from kvsan.checker.trace.keys import LineError, clip, near, printable, show
+from kvsan.checker.trace.keys import LineError, clip, near, no_doubles, printable, show
 from kvsan.model.ops import Stream, StreamKind
 
 VERSION = 1
-MAX_BLOCKS = 1 << 28
-"""Blocks of all pools together at most: 268 million of 16 tokens are more than any machine holds, 2 GiB of state."""
+MAX_BLOCKS = 1 << 24
+"""Blocks of all pools together at most: 16.8 million of 16 tokens are 268 million tokens; 128 MiB a column of state."""
 
 MAX_AGENTS = 1 << 13
 """Streams and host threads at most. Each has a vector with one entry for each other: 512 MiB in all at this bound."""
@@ -104,6 +105,7 @@ def parse_header(raw: bytes) -> Header:
         raise LineError("is nested too deeply", "a header object") from None
     except (msgspec.DecodeError, UnicodeDecodeError):
         raise LineError("is not JSON", 'a header such as {"kvsan_trace": 1, "pools": {"gpu": 1024}}') from None
+    json.loads(raw, object_pairs_hook=no_doubles)
     if not isinstance(obj, dict) or "kvsan_trace" not in obj:
         raise LineError("is no header", 'a first line with "kvsan_trace": 1 and "pools"')
     return header_from(obj)

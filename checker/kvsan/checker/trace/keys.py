@@ -7,6 +7,7 @@ misspelt one: `"ordr": "any"` read as "no order given" would turn a race into a 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -142,6 +143,24 @@ def explain_line(raw: bytes) -> Any:
 _ALL = {key for op in _KEYS for key in (*_EVERY, *_KEYS[op])}
 _HARMLESS: set[str] = set()
 """Keys met before that are like no key of any op."""
+
+
+def refuse_doubles(raw: bytes, named: Collection[Any] = ()) -> None:
+    """Raises `LineError` if an object of the line has a key twice: JSON readers keep the last one and drop the other,
+    and with it an access. `named` holds the objects inside the line, decoded. Quick unless the keys do not add up.
+    """
+    if raw.count(b'":') == len(_OUTER(raw)) + sum(map(len, named)):
+        return
+    json.loads(raw, object_pairs_hook=no_doubles)
+
+
+def no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) < len(pairs):
+        seen: set[str] = set()
+        double = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise LineError(f'has key "{clip(double)}" twice', "each key of an object once")
+    return out
 
 
 def _outer(raw: bytes) -> Mapping[str, msgspec.Raw]:

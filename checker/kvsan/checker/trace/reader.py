@@ -21,7 +21,7 @@ import msgspec
 
 from kvsan.checker.recent import SPENT_TOKENS, Recent
 from kvsan.checker.trace.header import MAX_AGENTS, Header, TraceError, header_from, parse_header
-from kvsan.checker.trace.keys import DECODE, LineError, accepted_keys, clip, explain_line
+from kvsan.checker.trace.keys import DECODE, LineError, accepted_keys, clip, explain_line, refuse_doubles
 from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Poll, Put, Record, Sync, Touch, Wait
 
 MAX_LINE = 64 << 20
@@ -32,6 +32,9 @@ MAX_HEADER = 4 << 20
 
 MAX_BLANK = 1000
 """Blank lines at the end of a file."""
+
+MAX_IDS = 1 << 24
+"""Ids named in one line and pool at most, counting repeats: as many as there may be blocks."""
 
 MAX_RANGES = 1 << 21
 """Ranges in one list of ids: twice a million scattered blocks. Each takes 130 bytes once read."""
@@ -55,12 +58,20 @@ class Trace:
         self.header = header
         self.bytes_read = bytes_read
         self.lines = lines
+        self._watch: Callable[[int], None] | None = None
+
+    def watched(self, watch: Callable[[int], None]) -> Trace:
+        """The same trace; `watch` is called with the number of ops read, every thousand ops."""
+        self._watch = watch
+        return self
 
     def __iter__(self) -> Iterator[Op]:
         builder = _Builder(self.header)
         number = 1
         for raw in self.lines:
             number += 1
+            if self._watch is not None and not number % 1000:
+                self._watch(number - 1)
             try:
                 yield builder.build(number - 2, raw)
             except LineError as error:
@@ -175,9 +186,12 @@ class _Builder:
             line = DECODE(text)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             line = explain_line(text)
+        kind = type(line).__struct_config__.tag
+        if text is raw:
+            refuse_doubles(text, (line.reads, line.writes) if kind == "access" else ())
         if line.by not in self._threads:
             self.meet(self._threads, line.by)
-        return _BUILD[type(line).__struct_config__.tag](self, line, index)
+        return _BUILD[kind](self, line, index)
 
     def meet(self, known: set[str], name: str) -> None:
         """A host thread or a stream that was not seen before."""
@@ -245,8 +259,9 @@ class _Builder:
             self._spent[line.token] = True
         elif not self._spent.get(line.token) and not self._attached:
             raise LineError(
-                f'gets token "{clip(line.token)}", which was never put',
-                'a token put before it (several processes: "kvsan merge" first), or "start": "attached"',
+                f'gets token "{clip(line.token)}", which was never put, or was taken long ago',
+                f"a token put before it and, if taken before, among the latest {SPENT_TOKENS} that were "
+                '(several processes: "kvsan merge" first), or "start": "attached"',
             )
         return Get(line.by, line.token, line.t)
 
@@ -262,6 +277,8 @@ class _Builder:
         if blocks.end > size:
             accepted = f"ids from 0 to {size - 1}" if size else "no id, since that pool is empty"
             raise LineError(f'names block {blocks.end - 1} of pool "{clip(pool)}"', accepted)
+        if len(blocks) > MAX_IDS:
+            raise LineError(f'names {len(blocks)} blocks of pool "{clip(pool)}"', f"up to {MAX_IDS} in one line")
         return blocks
 
     def life(self, line: Any, index: int) -> Alloc | Free | Touch:
