@@ -83,7 +83,7 @@ def worker(*, fence: bool) -> Log:
 
 
 def test_one_log_alone_lacks_the_other(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match=r'w.jsonl:2: gets token "step 1", which was never put; .*kvsan merge'):
+    with pytest.raises(TraceError, match=r'w.jsonl:2: gets token "step 1", which was never put, .*kvsan merge'):
         check(write(tmp_path / "w.jsonl", *worker(fence=True)))
     with pytest.raises(TraceError, match=r's.jsonl:4: gets token "out 1", which was never put'):
         check(write(tmp_path / "s.jsonl", *SCHEDULER))
