@@ -346,7 +346,7 @@ class System:
         calls = self._calls(work, thread, reads, writes, other)
         now = calls[phase : phase + 1] if self.split else calls
         final = not self.split or phase + 1 == len(calls)
-        touching = any(isinstance(op, Access) for _, op in now)
+        touching = any(isinstance(op, Access) for _, ops in now for op in ops)
         touch = Touch(work.name, reads, writes, work.order) if touching and (reads or writes) else None
         if touch is not None and index == 0 and work.on == self._recorder:
             state = state._replace(used=self.uses)
@@ -362,23 +362,23 @@ class System:
         if action is None:
             whole = not self.split or touching
             label = f"{work.name} {_words(reads, writes, other)}" if whole else f"{work.name}: {now[0][0]}"
-            ops = (*before, *(op for _, op in now))
+            ops = (*before, *(op for _, ops in now for op in ops))
             kind: Literal["work", "call"] = "work" if whole and not other else "call"
             action = self._made[key] = Action(label, thread, kind, work.name, ops, touch)
         return action, moved
 
-    def _calls(self, work: Work, thread: str, reads: bool, writes: bool, other: bool) -> list[tuple[str, Op]]:
-        """What a work issues, call by call. Queue entries and events of another block have no name here."""
+    def _calls(self, work: Work, thread: str, reads: bool, writes: bool, other: bool) -> list[tuple[str, tuple[Op, ...]]]:
+        """What a work issues, call by call; records in a row are one, since nobody can tell what happens between them. Queue entries and events of another block have no name here."""
         mine = Blocks.of([TRACKED])
         pool = self.design.pool
         shared = {event.name for event in self.design.events if event.per in ("design", "step")}
         theirs = not (reads or writes)
-        calls: list[tuple[str, Op]] = []
+        calls: list[tuple[str, tuple[Op, ...]]] = []
         if work.takes is not None and not other:
-            calls.append((f"{thread} takes the job", Get(thread, work.takes)))
+            calls.append((f"{thread} takes the job", (Get(thread, work.takes),)))
         for event in work.after:
             if event in shared or not theirs:
-                calls.append((f"{work.on} waits for {event}", Wait(thread, str(work.on), event)))
+                calls.append((f"{work.on} waits for {event}", (Wait(thread, str(work.on), event),)))
         access = Access(
             thread,
             work.on,
@@ -387,12 +387,13 @@ class System:
             label=work.name,
             order=work.order,
         )
-        calls.append(("runs", access))
-        for event in work.signals:
-            if event in shared or not theirs:
-                calls.append((f"record {event} on {work.on}", Record(thread, str(work.on), event)))
+        calls.append(("runs", (access,)))
+        records = [event for event in work.signals if event in shared or not theirs]
+        if records:
+            ops = tuple(Record(thread, str(work.on), event) for event in records)
+            calls.append((f"record {' and '.join(records)} on {work.on}", ops))
         if work.publishes is not None and not other:
-            calls.append((f"{thread} publishes it", Put(thread, work.publishes)))
+            calls.append((f"{thread} publishes it", (Put(thread, work.publishes),)))
         return calls
 
     def _takes_away(self, work: Work) -> bool:

@@ -5,7 +5,8 @@ it in their past, and each later access is held against that. Every ordered pair
 is found, each with a schedule of least length, because the search goes on behind a race. Also found: the shortest way to a
 free block of which the host does not know every access complete.
 
-A state in which every stream and host thread knows the tracked access is not continued: nothing can race with it any more.
+Two reductions, both exact: a bit that nobody will read before it is overwritten is dropped, and a state in which every bit
+that will be read is set is not continued, since nothing can race with the tracked access any more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from kvsan.model.design import MAIN
 from kvsan.model.hazard import Kind, conflict
 from kvsan.model.proof.actions import Action, System
 from kvsan.model.proof.graph import Graph, TooManyStates
-from kvsan.model.proof.transfer import Transfers
+from kvsan.model.proof.transfer import Transfer, Transfers
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,15 +57,16 @@ def search(system: System, graph: Graph, cap: int, *, first: frozenset[Pair] | N
     """`first`: stop as soon as these pairs have been found. Raises `TooManyStates`."""
     transfers = Transfers(system.design, graph.actions(), system.threads)
     width = len(transfers.contexts)
-    low, done, host = (1 << width) - 1, transfers.agents, transfers.bit["host", MAIN]
+    low, host = (1 << width) - 1, transfers.bit["host", MAIN]
     works = [work.name for work in system.design.works()]
     tracked = [("", False)] + [(work, writes) for work in works for writes in (False, True)]
     index = {what: i for i, what in enumerate(tracked)}
     many = len(tracked)
-    after = [
-        [(action, to * many << width, transfers.of[action]) for action, to in nexts] for nexts in graph.after
-    ]
     idle_free = [system.idle(state) and system.free(state) for state in graph.states]
+    live = _live(graph, transfers, [host if free else 0 for free in idle_free])
+    after = [
+        [(action, to * many << width, transfers.of[action], live[to]) for action, to in nexts] for nexts in graph.after
+    ]
     ends: list[tuple[Pair, int, Action]] = []
     have: set[Pair] = set()
     occurs: set[Pair] = set()
@@ -76,11 +78,11 @@ def search(system: System, graph: Graph, cap: int, *, first: frozenset[Pair] | N
         at, what = divmod(rest, many)
         if what and unseen is None and idle_free[at] and not bits & host:
             unseen = here
-        for action, to, transfer in after[at]:
+        for action, to, transfer, read in after[at]:
             check = transfer.check
             targets = []
             if what:
-                new = transfer(bits)
+                new = transfer(bits) & read
                 if check is not None:
                     earlier, wrote = tracked[what]
                     for touches, writes, mask in (
@@ -94,15 +96,15 @@ def search(system: System, graph: Graph, cap: int, *, first: frozenset[Pair] | N
                             if not bits & mask and pair not in have:
                                 have.add(pair)
                                 ends.append((pair, here, action))
-                if new & done == done:
+                if new == read:
                     continue
                 targets.append(to + (what << width) + new)
             else:
                 targets.append(to)
-                if check is not None and check.reads:
-                    targets.append(to + (index[check.work, False] << width) + check.start_read)
-                if check is not None and check.writes:
-                    targets.append(to + (index[check.work, True] << width) + check.start_write)
+                if check is not None and check.reads and check.start_read & read != read:
+                    targets.append(to + (index[check.work, False] << width) + (check.start_read & read))
+                if check is not None and check.writes and check.start_write & read != read:
+                    targets.append(to + (index[check.work, True] << width) + (check.start_write & read))
             for target in targets:
                 if target not in came:
                     came[target] = (here, action)
@@ -126,3 +128,29 @@ def search(system: System, graph: Graph, cap: int, *, first: frozenset[Pair] | N
 
     races = {pair: schedule(end, action) for pair, end, action in ends}
     return Found(len(todo), races, None if unseen is None else schedule(unseen, None), frozenset(occurs))
+
+
+def _live(graph: Graph, transfers: Transfers, asked: list[int]) -> list[int]:
+    """For each control state the bits that some continuation reads before it overwrites them."""
+    live = list(asked)
+    back: list[list[tuple[int, Transfer]]] = [[] for _ in live]
+    for at, nexts in enumerate(graph.after):
+        for action, to in nexts:
+            transfer = transfers.of[action]
+            back[to].append((at, transfer))
+            if transfer.check is not None:
+                live[at] |= transfer.check.read_mask if transfer.check.reads else 0
+                live[at] |= transfer.check.write_mask if transfer.check.writes else 0
+    todo = list(range(len(live)))
+    queued = [True] * len(live)
+    while todo:
+        to = todo.pop()
+        queued[to] = False
+        for at, transfer in back[to]:
+            more = live[at] | transfer.read(live[to])
+            if more != live[at]:
+                live[at] = more
+                if not queued[at]:
+                    queued[at] = True
+                    todo.append(at)
+    return live

@@ -99,6 +99,7 @@ class Transfer:
     parts: tuple[tuple[int, int], ...]
     check: Check | None
     known: dict[int, int] = field(default_factory=dict)
+    sources: dict[int, int] = field(default_factory=dict)
 
     def __call__(self, bits: int) -> int:
         out = self.known.get(bits)
@@ -108,6 +109,18 @@ class Transfer:
                 if bits & mask:
                     out |= bit
             self.known[bits] = out
+        return out
+
+
+    def read(self, wanted: int) -> int:
+        """The bits before the action that decide the `wanted` bits after it."""
+        out = self.sources.get(wanted)
+        if out is None:
+            out = wanted & self.keep
+            for bit, mask in self.parts:
+                if bit & wanted:
+                    out |= mask
+            self.sources[wanted] = out
         return out
 
 
@@ -121,7 +134,6 @@ class Transfers:
         effects = {action: effect(action, contexts) for action in distinct}
         self.contexts = self._read(contexts, effects)
         self.bit = {context: 1 << i for i, context in enumerate(self.contexts)}
-        self.agents = sum(bit for (kind, _), bit in self.bit.items() if kind in ("stream", "host"))
         self.of = {action: self._pack(action, effects[action]) for action in distinct}
 
     def _contexts(self, design: Design, actions: Iterable[Action]) -> list[Context]:

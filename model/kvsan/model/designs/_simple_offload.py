@@ -13,7 +13,7 @@ from typing import Literal
 from kvsan.model.design import Protocol, Retired, last_use, now, retired, seen
 from kvsan.model.design.build import BlockRef, EventRef
 
-Awaited = Literal["compute_done", "prev_done", "used", "load_done", "store_done"]
+Awaited = Literal["compute_done", "prev_done", "used", "load_done", "loads_done", "store_done"]
 
 
 def simple_offload(
@@ -34,6 +34,7 @@ def simple_offload(
     hold_aborted_load: bool = True,
     poll_store: bool = True,
     zero_load_target: bool = False,
+    load_also_records: Collection[Awaited] = (),
     run_ahead: int | Literal["any"] = "any",
 ) -> tuple[Protocol, BlockRef]:
     """The protocol so far; the catalogue's file adds what it claims and expects."""
@@ -44,6 +45,7 @@ def simple_offload(
     prev_done = p.event("prev_done")  # one object, recorded in front of it: all steps before this one
     used = p.event("used", per="block")  # recorded behind a forward that touches the block
     load_done, store_done = p.events("load_done", "store_done", per="transfer")
+    loads_done = p.event("loads_done")  # one object, recorded behind every load
     step_done = p.event("step_done", per="step")  # what the host sees: the step's sampled tokens are there
 
     b = p.block(
@@ -58,6 +60,7 @@ def simple_offload(
         "prev_done": prev_done,
         "used": used,
         "load_done": load_done,
+        "loads_done": loads_done,
         "store_done": store_done,
     }
 
@@ -76,7 +79,12 @@ def simple_offload(
             signals=[compute_done, used, step_done],
         )
         with p.any_order():
-            load.copy_in(b.want_load, then=b.loading, after=events(load_after), signals=load_done)
+            load.copy_in(
+                b.want_load,
+                then=b.loading,
+                after=events(load_after),
+                signals=[load_done, loads_done, *events(load_also_records)],
+            )
             store.copy_out(b.want_store, then=b.storing, after=events(store_after), signals=store_done)
 
     with p.scheduler() as may:
