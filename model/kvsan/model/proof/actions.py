@@ -24,6 +24,7 @@ from typing import Literal, NamedTuple
 
 from kvsan.model.design import (
     MAIN,
+    Assign,
     Block,
     Design,
     DesignError,
@@ -77,7 +78,7 @@ class Touch:
 @dataclass(frozen=True, slots=True)
 class Action:
     """One thing that happens. `ops` is what it issues, in `kvsan.model.ops`; `copies` gives names to events already recorded
-    (the fence *is* the newest step's event); `forgets` are names that are over."""
+    (the fence *is* the newest step's event); `forgets` are names that are over. `sets` is what becomes of the block."""
 
     label: str
     thread: str
@@ -87,6 +88,7 @@ class Action:
     touch: Touch | None = None
     copies: tuple[tuple[str, str], ...] = ()
     forgets: tuple[str, ...] = ()
+    sets: Assign = ()
 
     def __str__(self) -> str:
         return self.label
@@ -203,8 +205,9 @@ class System:
             return
         for at, value in enumerate(state.block):
             if value.startswith("held:"):
-                block = (*state.block[:at], value.removeprefix("held:"), *state.block[at + 1 :])
-                yield Action("the fence is seen: the block returns", MAIN, "return", "return"), state._replace(block=block)
+                sets = ((self.names[at], value.removeprefix("held:")),)
+                action = Action("the fence is seen: the block returns", MAIN, "return", "return", sets=sets)
+                yield action, self._then(state, sets)
 
     def _rule(self, rule: Rule, state: Control, block: dict[str, str]) -> Iterator[Next]:
         if not rule.when.holds(block):
@@ -219,12 +222,13 @@ class System:
                 return
         ops += [Record(MAIN, stream, event) for stream, event in rule.records]
         copies: tuple[tuple[str, str], ...] = ()
-        if rule.free is None:
-            after = self._then(state, rule.then)
-        else:
-            after = self._then(state, tuple((facet, f"held:{value}") for facet, value in rule.then))
+        sets = rule.then
+        if rule.free is not None:
+            sets = tuple((facet, f"held:{value}") for facet, value in rule.then)
+        after = self._then(state, sets)
+        if rule.free is not None:
             after, copies = self._fenced(after, rule.free.fence)
-        yield Action(rule.name, MAIN, "rule", rule.name, tuple(ops), None, copies), after
+        yield Action(rule.name, MAIN, "rule", rule.name, tuple(ops), None, copies, sets=sets), after
 
     def _fenced(self, state: Control, fence: Fence) -> tuple[Control, tuple[tuple[str, str], ...]]:
         if fence is Fence.NEXT:
@@ -286,14 +290,21 @@ class System:
                 if due:
                     ops = () if item.event is None else (Sync(MAIN, event=item.event),)
                     yield (
-                        Action(item.name, MAIN, "work", item.name, (*before, *ops)),
+                        Action(item.name, MAIN, "work", item.name, (*before, *ops), sets=item.then),
                         self._after(self._then(state, item.then), pc),
                     )
             case Submit():
                 if due:
                     fresh = tuple(Drop(MAIN, event) for event in item.creates)
                     yield (
-                        Action(item.name, MAIN, "work", item.name, (*before, *fresh, Put(MAIN, item.queue))),
+                        Action(
+                            item.name,
+                            MAIN,
+                            "work",
+                            item.name,
+                            (*before, *fresh, Put(MAIN, item.queue)),
+                            sets=item.then,
+                        ),
                         self._after(self._then(state, item.then), pc),
                     )
             case Work():
@@ -350,7 +361,8 @@ class System:
         touch = Touch(work.name, reads, writes, work.order) if touching and (reads or writes) else None
         if touch is not None and index == 0 and work.on == self._recorder:
             state = state._replace(used=self.uses)
-        after = self._then(state, work.then) if final and (reads or writes) else state
+        sets = work.then if final and (reads or writes) else ()
+        after = self._then(state, sets)
         if index:
             moved = self._at_pc(after, index, IDLE if final else (at, done, phase + 1, mode))
         elif final:
@@ -364,7 +376,7 @@ class System:
             label = f"{work.name} {_words(reads, writes, other)}" if whole else f"{work.name}: {now[0][0]}"
             ops = (*before, *(op for _, ops in now for op in ops))
             kind: Literal["work", "call"] = "work" if whole and not other else "call"
-            action = self._made[key] = Action(label, thread, kind, work.name, ops, touch)
+            action = self._made[key] = Action(label, thread, kind, work.name, ops, touch, sets=sets)
         return action, moved
 
     def _calls(self, work: Work, thread: str, reads: bool, writes: bool, other: bool) -> list[tuple[str, tuple[Op, ...]]]:
@@ -408,7 +420,7 @@ class System:
 
     # ── bookkeeping ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _then(self, state: Control, then: tuple[tuple[str, str], ...]) -> Control:
+    def _then(self, state: Control, then: Assign) -> Control:
         if not then:
             return state
         block = list(state.block)
