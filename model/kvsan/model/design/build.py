@@ -180,7 +180,9 @@ class StreamRef(Writer):
             publishes=publishes,
         )
 
-    def zero(self, when: Guard, *, then: Guard | None = None, after: Events = None, name: str = "zero") -> None:
+    def zero(
+        self, when: Guard, *, then: Guard | None = None, after: Events = None, name: str = "zero"
+    ) -> None:
         """A memset of the block."""
         self.work(name, writes=when, then=then, after=after)
 
@@ -228,7 +230,9 @@ class Scheduler:
         )
         for need in wanted:
             if not isinstance(need, Seen | Got | Retired):
-                raise DesignError(f"{name}: needs= takes seen(event), got(queue) or retired(fence), not {need!r}")
+                raise DesignError(
+                    f"{name}: needs= takes seen(event), got(queue) or retired(fence), not {need!r}"
+                )
         marks = tuple((stream.name, event.name) for stream, event in (records or {}).items())
         self._protocol._rules.append(
             Rule(name, when, assignment(then, name), wanted, free, keeps, marks, tuple(cancels))
@@ -250,7 +254,13 @@ class Protocol:
     ) -> None:
         if run_ahead != ANY and not (isinstance(run_ahead, int) and run_ahead >= 0):
             raise DesignError(f'run_ahead is a number of steps from 0, or "any", not {run_ahead!r}')
-        self.name, self.title, self.reference, self.pool, self.about = name, title or name, reference, pool, about
+        self.name, self.title, self.reference, self.pool, self.about = (
+            name,
+            title or name,
+            reference,
+            pool,
+            about,
+        )
         self.run_ahead: int | Literal["any"] = run_ahead
         self.host = Writer(self, None)
         self._streams: list[StreamOf] = []
@@ -306,9 +316,12 @@ class Protocol:
     def block(self, **facets: str) -> BlockRef:
         """The one block: each facet with its values, `owner="none | running"`. The first is a fresh block's."""
         if self._facets:
-            raise DesignError("a protocol describes one block; give it more facets instead of a second block()")
+            raise DesignError(
+                "a protocol describes one block; give it more facets instead of a second block()"
+            )
         self._facets = tuple(
-            Facet(name, tuple(value.strip() for value in values.split("|"))) for name, values in facets.items()
+            Facet(name, tuple(value.strip() for value in values.split("|")))
+            for name, values in facets.items()
         )
         return BlockRef(self._facets)
 
@@ -346,7 +359,9 @@ class Protocol:
         made = _names(creates, f"{name}: creates=")
         self._add(Submit(name, queue.name, when, assignment(then, name), made, self._group))
 
-    def sync(self, name: str, event: EventRef, *, when: Guard | None = None, then: Guard | None = None) -> None:
+    def sync(
+        self, name: str, event: EventRef, *, when: Guard | None = None, then: Guard | None = None
+    ) -> None:
         """The host blocks at this point of the step until the event is done."""
         self._add(Block(name, event.name, when, assignment(then, name)))
 
@@ -367,7 +382,9 @@ class Protocol:
         """What the file leaves out on purpose; printed with the verdict."""
         self._assumes += facts
 
-    def expect(self, verdict: Literal["proved", "refuted"], races: Mapping[str, int] | None = None, **more: object) -> None:
+    def expect(
+        self, verdict: Literal["proved", "refuted"], races: Mapping[str, int] | None = None, **more: object
+    ) -> None:
         generations = more.pop("wrong_generation", {})
         if not isinstance(generations, Mapping):
             raise DesignError("expect: wrong_generation maps an op to the length of its shortest schedule")
@@ -385,13 +402,17 @@ class Protocol:
     def design(self) -> Design:
         """Checks what can be read off the text, and freezes it."""
         if not self._facets or self._free is None:
-            raise DesignError(f"{self.name}: say p.block(...) and p.free(...): when the block may be handed out")
+            raise DesignError(
+                f"{self.name}: say p.block(...) and p.free(...): when the block may be handed out"
+            )
         threads = []
         for name, items in self._programs.items():
             if name:
                 jobs = tuple(item for item in items if isinstance(item, Work))
                 if len(jobs) != len(items):
-                    raise DesignError(f"{name}: a thread's jobs are work (copy_in, copy_out, work), nothing else")
+                    raise DesignError(
+                        f"{name}: a thread's jobs are work (copy_in, copy_out, work), nothing else"
+                    )
                 threads.append(Thread(name, jobs))
         claims = {} if self._claims is None else {"claims": self._claims}
         design = Design(

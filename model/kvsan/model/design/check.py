@@ -48,10 +48,14 @@ def _unique(design: Design) -> None:
     for what, names in groups.items():
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
-            raise DesignError(f"{design.name}: two {what}s are called {twice[0]!r}; traces go by name, so give each its own")
+            raise DesignError(
+                f"{design.name}: two {what}s are called {twice[0]!r}; traces go by name, so give each its own"
+            )
     for facet in design.facets:
         if len(set(facet.values)) < len(facet.values) or not all(v.isidentifier() for v in facet.values):
-            raise DesignError(f"{design.name}: facet {facet.name} has values {facet.values}; write distinct names with | between")
+            raise DesignError(
+                f"{design.name}: facet {facet.name} has values {facet.values}; write distinct names with | between"
+            )
 
 
 def _roles(design: Design) -> None:
@@ -59,7 +63,9 @@ def _roles(design: Design) -> None:
     streams = {s.name: s for s in design.streams}
     steps = [e.name for e in design.events if e.per == "step"]
     if len(steps) > 1:
-        raise DesignError(f"{design.name}: one event a step says that the host has seen it, not {' and '.join(steps)}")
+        raise DesignError(
+            f"{design.name}: one event a step says that the host has seen it, not {' and '.join(steps)}"
+        )
     for work in design.works():
         if work.reads is None and work.writes is None and not work.every_step:
             raise DesignError(f"{work.name}: says neither reads= nor writes=")
@@ -77,11 +83,15 @@ def _roles(design: Design) -> None:
             if queue not in design.queues:
                 raise unknown("queue", queue, design.queues)
         if work.on is None and (work.signals or work.order != "stream"):
-            raise DesignError(f"{work.name}: what the host does itself is done when it returns; it signals nothing")
+            raise DesignError(
+                f"{work.name}: what the host does itself is done when it returns; it signals nothing"
+            )
     for thread in design.threads:
         for job in thread.jobs:
             if job.every_step or job.takes is None:
-                raise DesignError(f"{job.name}: a job of {thread.name} must say takes=, the queue that it comes from")
+                raise DesignError(
+                    f"{job.name}: a job of {thread.name} must say takes=, the queue that it comes from"
+                )
             submitted = [i for i in design.step if isinstance(i, Submit) and i.queue == job.takes]
             if not submitted:
                 raise DesignError(f"{job.name}: nobody submits to {job.takes}")
@@ -96,7 +106,9 @@ def _recorded(design: Design) -> None:
     used |= {n.event: rule.name for rule in design.rules for n in rule.needs if isinstance(n, Seen)}
     for event, by in used.items():
         if event not in recorded:
-            raise DesignError(f"{by}: nobody records {event}; waiting for an event never recorded orders nothing")
+            raise DesignError(
+                f"{by}: nobody records {event}; waiting for an event never recorded orders nothing"
+            )
     fences = any(isinstance(n, Retired) for rule in design.rules for n in (*rule.needs, rule.free))
     if fences and design.step_event not in recorded:
         raise DesignError(
@@ -113,9 +125,13 @@ def _rule(design: Design, rule: Rule) -> None:
         if isinstance(need, Got) and need.queue not in queues:
             raise unknown("queue", need.queue, queues)
         if isinstance(need, Retired) and need.fence is not Fence.LAST_USE:
-            raise DesignError(f"{rule.name}: only retired(last_use) can be needed; other fences hold a free: free={need}")
+            raise DesignError(
+                f"{rule.name}: only retired(last_use) can be needed; other fences hold a free: free={need}"
+            )
     if rule.free is not None and len(rule.then) != 1:
-        raise DesignError(f"{rule.name}: a held free changes one facet, and does so when the fence has been seen")
+        raise DesignError(
+            f"{rule.name}: a held free changes one facet, and does so when the fence has been seen"
+        )
     known = [item for item in (*design.works(), *design.step) if isinstance(item, Work | Submit)]
     names = [item.name for item in known]
     for cancelled in rule.cancels:

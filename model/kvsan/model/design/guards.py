@@ -121,7 +121,9 @@ class Some(Guard):
 def _guard(value: object, sign: str) -> Guard:
     if isinstance(value, Guard):
         return value
-    raise DesignError(f"{value!r} is no guard; on both sides of {sign} stands something like b.running or b.pin.none")
+    raise DesignError(
+        f"{value!r} is no guard; on both sides of {sign} stands something like b.running or b.pin.none"
+    )
 
 
 def _parts(guard: Guard, kind: type[Every | Some]) -> tuple[Guard, ...]:
@@ -142,7 +144,9 @@ class FacetRef:
         return Is(self._facet.name, (name,), self._facet.values)
 
     def __bool__(self) -> bool:
-        raise DesignError(f"a facet ({self._facet.name}) is not a guard: name one of {', '.join(self._facet.values)}")
+        raise DesignError(
+            f"a facet ({self._facet.name}) is not a guard: name one of {', '.join(self._facet.values)}"
+        )
 
 
 class BlockRef:

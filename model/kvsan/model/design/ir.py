@@ -198,7 +198,11 @@ class Edge:
 
     @property
     def name(self) -> str:
-        return f"{self.at}.after({self.of})" if self.kind is EdgeKind.WAIT else f"{self.at}: {self.kind}={self.of}"
+        return (
+            f"{self.at}.after({self.of})"
+            if self.kind is EdgeKind.WAIT
+            else f"{self.at}: {self.kind}={self.of}"
+        )
 
     def __str__(self) -> str:
         return self.name
@@ -322,7 +326,9 @@ class Design:
                 raise unknown("work", at, works)
             self.event(event)
             if any(s.name == works[at].on and not s.waits for s in self.streams) or works[at].on is None:
-                raise DesignError(f"{at} runs on {works[at].on or 'the host'}, which cannot wait for an event")
+                raise DesignError(
+                    f"{at} runs on {works[at].on or 'the host'}, which cannot wait for an event"
+                )
         for at in sorted({at for at, _ in needs} | set(frees)):
             if at not in rules:
                 raise unknown("rule", at, rules)
@@ -364,4 +370,6 @@ def need_of(text: str) -> Need:
         return Got(rest)
     if kind == "retired" and rest in tuple(Fence):
         return Retired(Fence(rest))
-    raise DesignError(f"{text!r} is nothing to need; write seen(EVENT), got(QUEUE) or retired({' | '.join(Fence)})")
+    raise DesignError(
+        f"{text!r} is nothing to need; write seen(EVENT), got(QUEUE) or retired({' | '.join(Fence)})"
+    )

@@ -32,7 +32,9 @@ def copy_thread(
     compute_done = p.event("compute_done")
     load_done, store_done = p.events("load_done", "store_done", per="transfer")
     step_done = p.event("step_done", per="step")
-    load_jobs, store_jobs, loads_listed, stores_listed = p.queues("load jobs", "store jobs", "loads", "stores")
+    load_jobs, store_jobs, loads_listed, stores_listed = p.queues(
+        "load jobs", "store jobs", "loads", "stores"
+    )
     copier = p.thread("copier")
     early_load, early_store = "load" in visible_once_queued, "store" in visible_once_queued
 
@@ -47,7 +49,10 @@ def copy_thread(
 
     with p.step():
         compute.forward(
-            writes=b.running & b.empty, reads=b.running & b.full, then=b.full, signals=[compute_done, step_done]
+            writes=b.running & b.empty,
+            reads=b.running & b.full,
+            then=b.full,
+            signals=[compute_done, step_done],
         )
         p.submit(
             "submit a load",

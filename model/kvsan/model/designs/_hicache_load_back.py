@@ -17,7 +17,9 @@ def load_back(
     p = Protocol(name, title=title, reference=reference, about=about)
     compute, load = p.streams("compute", "load")
     launched = p.event("launched")  # one object, recorded in front of each forward
-    layer_loaded = p.event("layer_loaded")  # one object a layer (a ring of three in the engine), always on the load stream
+    layer_loaded = p.event(
+        "layer_loaded"
+    )  # one object a layer (a ring of three in the engine), always on the load stream
     load_done = p.event("load_done", per="transfer")  # all layers
     step_done = p.event("step_done", per="step")
 

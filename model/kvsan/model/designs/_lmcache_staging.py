@@ -9,7 +9,9 @@ from kvsan.model.design import Protocol, seen
 from kvsan.model.design.build import BlockRef
 
 
-def staging(name: str, *, title: str, reference: str, about: str = "", waits: bool) -> tuple[Protocol, BlockRef]:
+def staging(
+    name: str, *, title: str, reference: str, about: str = "", waits: bool
+) -> tuple[Protocol, BlockRef]:
     """`waits`: a slot goes back only after its copy was seen done."""
     p = Protocol(name, title=title, reference=reference, about=about, pool="staging")
     load = p.stream("load")

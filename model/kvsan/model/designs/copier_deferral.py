@@ -1,5 +1,4 @@
-"""The copy thread, with deferral instead of the load barrier.
-"""
+"""The copy thread, with deferral instead of the load barrier."""
 
 from kvsan.model.design import newest, retired
 from kvsan.model.designs._copy_thread import copy_thread
@@ -13,5 +12,13 @@ p, b = copy_thread(
     free=retired(newest),
 )
 p.claims("race-free", "right generation", "progress", "progress without other requests", "host-quiescent")
-p.expect("proved", quiescent=True, spare=("load finished: needs=got(loads)", "reap an aborted load: needs=got(loads)", "store finished: needs=got(stores)"))
+p.expect(
+    "proved",
+    quiescent=True,
+    spare=(
+        "load finished: needs=got(loads)",
+        "reap an aborted load: needs=got(loads)",
+        "store finished: needs=got(stores)",
+    ),
+)
 DESIGN = p.design()

@@ -14,5 +14,16 @@ p, b = copy_thread(
     visible_once_queued=["load"],
 )
 p.claims("race-free", "right generation", "progress", "progress without other requests", "no vacuous wait")
-p.expect("refuted", {"RAW load -> forward": 12, "WAR forward -> load": 12, "WAW forward -> load": 14, "WAW load -> forward": 14, "RAW load -> store": 19, "WAR store -> load": 20}, wrong_generation={"load": 12})
+p.expect(
+    "refuted",
+    {
+        "RAW load -> forward": 12,
+        "WAR forward -> load": 12,
+        "WAW forward -> load": 14,
+        "WAW load -> forward": 14,
+        "RAW load -> store": 19,
+        "WAR store -> load": 20,
+    },
+    wrong_generation={"load": 12},
+)
 DESIGN = p.design()

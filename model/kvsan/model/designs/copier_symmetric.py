@@ -13,5 +13,12 @@ p, b = copy_thread(
     store_waits=True,
 )
 p.claims("race-free", "right generation", "progress", "progress without other requests")
-p.expect("proved", spare=("load finished: needs=got(loads)", "reap an aborted load: needs=got(loads)", "store finished: needs=got(stores)"))
+p.expect(
+    "proved",
+    spare=(
+        "load finished: needs=got(loads)",
+        "reap an aborted load: needs=got(loads)",
+        "store finished: needs=got(stores)",
+    ),
+)
 DESIGN = p.design()

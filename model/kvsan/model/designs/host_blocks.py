@@ -44,6 +44,8 @@ p.claims(
     "no vacuous wait",
     "host-quiescent",
 )
-p.assumes("a second load of the block starts after the first was seen done, or counts as the same one (reference count)")
+p.assumes(
+    "a second load of the block starts after the first was seen done, or counts as the same one (reference count)"
+)
 p.expect("proved", quiescent=True)
 DESIGN = p.design()

@@ -33,8 +33,6 @@ with p.scheduler() as may:
     may("backup acknowledged", when=b.writing, then=b.lock.none, needs=seen(write_done))
     may("evict", when=b.cached & b.lock.none, then=b.owner.none)
 
-p.claims(
-    "race-free", "right generation", "progress", "progress without other requests", "no vacuous wait"
-)
+p.claims("race-free", "right generation", "progress", "progress without other requests", "no vacuous wait")
 p.expect("proved")
 DESIGN = p.design()

@@ -1,5 +1,4 @@
-"""Symmetric barrier, and the blocks of an aborted load are freed at once.
-"""
+"""Symmetric barrier, and the blocks of an aborted load are freed at once."""
 
 from kvsan.model.designs._simple_offload import simple_offload
 

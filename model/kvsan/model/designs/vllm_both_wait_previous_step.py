@@ -1,5 +1,4 @@
-"""Both transfers wait for the previous step only: a block is stored one step after it was filled at the earliest.
-"""
+"""Both transfers wait for the previous step only: a block is stored one step after it was filled at the earliest."""
 
 from kvsan.model.designs._simple_offload import simple_offload
 

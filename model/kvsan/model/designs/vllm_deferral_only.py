@@ -1,5 +1,4 @@
-"""Deferral on all three free paths and no barrier: the store still reads what was only counted as computed.
-"""
+"""Deferral on all three free paths and no barrier: the store still reads what was only counted as computed."""
 
 from kvsan.model.design import newest, retired
 from kvsan.model.designs._simple_offload import simple_offload

@@ -1,5 +1,4 @@
-"""A request runs before its load was polled done, and every forward waits on the device for all loads so far.
-"""
+"""A request runs before its load was polled done, and every forward waits on the device for all loads so far."""
 
 from kvsan.model.designs._simple_offload import simple_offload
 

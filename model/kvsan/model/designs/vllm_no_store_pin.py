@@ -1,5 +1,4 @@
-"""Symmetric barrier, and a block under a store may be freed and handed out.
-"""
+"""Symmetric barrier, and a block under a store may be freed and handed out."""
 
 from kvsan.model.designs._simple_offload import simple_offload
 
@@ -12,5 +11,9 @@ p, b = simple_offload(
     pinned_while_stored=False,
 )
 p.claims("race-free", "right generation", "progress", "progress without other requests")
-p.expect("refuted", {"RAW load -> store": 11, "WAR store -> load": 11, "WAR store -> forward": 14}, wrong_generation={"store": 10})
+p.expect(
+    "refuted",
+    {"RAW load -> store": 11, "WAR store -> load": 11, "WAR store -> forward": 14},
+    wrong_generation={"store": 10},
+)
 DESIGN = p.design()

@@ -1,5 +1,4 @@
-"""Symmetric barrier, but a request runs before its load was polled done.
-"""
+"""Symmetric barrier, but a request runs before its load was polled done."""
 
 from kvsan.model.designs._simple_offload import simple_offload
 

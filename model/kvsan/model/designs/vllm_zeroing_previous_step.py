@@ -1,5 +1,4 @@
-"""Load waits for the previous step, and the step zeroes fresh load targets: the wipe may come after the load (#50696).
-"""
+"""Load waits for the previous step, and the step zeroes fresh load targets: the wipe may come after the load (#50696)."""
 
 from kvsan.model.designs._simple_offload import simple_offload
 

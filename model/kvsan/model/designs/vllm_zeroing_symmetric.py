@@ -1,5 +1,4 @@
-"""Symmetric barrier with zeroing of fresh load targets: the load waits for the wipe too.
-"""
+"""Symmetric barrier with zeroing of fresh load targets: the load waits for the wipe too."""
 
 from kvsan.model.designs._simple_offload import simple_offload
 

@@ -120,7 +120,9 @@ class System:
         self.uses = any(n == Retired(Fence.LAST_USE) for n in (*needs, *frees))
         facets = {facet for rule in design.rules if rule.free is not None for facet, _ in rule.then}
         if len(facets) > 1:
-            raise DesignError(f"{design.name}: held frees change {' and '.join(sorted(facets))}; a block is held in one facet")
+            raise DesignError(
+                f"{design.name}: held frees change {' and '.join(sorted(facets))}; a block is held in one facet"
+            )
         self._recorder = next(
             (
                 stream
@@ -153,7 +155,9 @@ class System:
         """Whether a step has something to do for this block: else only another request would launch it."""
         block = self.facets(state)
         return any(
-            any(item.mode(block)) if isinstance(item, Work) else item.when is not None and item.when.holds(block)
+            any(item.mode(block))
+            if isinstance(item, Work)
+            else item.when is not None and item.when.holds(block)
             for item in self.design.step
             if isinstance(item, Work | Submit | Block)
         )
@@ -277,7 +281,9 @@ class System:
             case Mark():
                 return self.split
 
-    def _member(self, item: Item, state: Control, block: dict[str, str], pc: Pc, before: tuple[Op, ...]) -> Iterator[Next]:
+    def _member(
+        self, item: Item, state: Control, block: dict[str, str], pc: Pc, before: tuple[Op, ...]
+    ) -> Iterator[Next]:
         """The item at `pc`, if it is due, and its twin, if another block's could take knowledge away."""
         due = self._due(item, block)
         match item:
@@ -338,7 +344,9 @@ class System:
 
     # ── work ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _job(self, index: int, thread: str, jobs: tuple[Work, ...], state: Control, block: dict[str, str]) -> Iterator[Next]:
+    def _job(
+        self, index: int, thread: str, jobs: tuple[Work, ...], state: Control, block: dict[str, str]
+    ) -> Iterator[Next]:
         pc = state.pcs[index]
         if pc != IDLE:
             yield self._work(jobs[pc[0]], thread, index, state, pc)
@@ -350,7 +358,9 @@ class System:
             if job.name in self._twins:
                 yield self._work(job, thread, index, state, (at, 0, 0, _OTHER))
 
-    def _work(self, work: Work, thread: str, index: int, state: Control, pc: Pc, before: tuple[Op, ...] = ()) -> Next:
+    def _work(
+        self, work: Work, thread: str, index: int, state: Control, pc: Pc, before: tuple[Op, ...] = ()
+    ) -> Next:
         """One call of the work (all of it, with a single host thread), and where the thread stands afterwards."""
         at, done, phase, mode = pc
         reads, writes, other = bool(mode & _READS), bool(mode & _WRITES), bool(mode & _OTHER)
@@ -379,7 +389,9 @@ class System:
             action = self._made[key] = Action(label, thread, kind, work.name, ops, touch, sets=sets)
         return action, moved
 
-    def _calls(self, work: Work, thread: str, reads: bool, writes: bool, other: bool) -> list[tuple[str, tuple[Op, ...]]]:
+    def _calls(
+        self, work: Work, thread: str, reads: bool, writes: bool, other: bool
+    ) -> list[tuple[str, tuple[Op, ...]]]:
         """What a work issues, call by call; records in a row are one, since nobody can tell what happens between them. Queue entries and events of another block have no name here."""
         mine = Blocks.of([TRACKED])
         pool = self.design.pool

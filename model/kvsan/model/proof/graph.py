@@ -123,7 +123,9 @@ def vacuous(graph: Graph, cap: int) -> tuple[Vacuous, ...]:
     """Every (action, event) at which that can happen, each with a shortest schedule."""
     found: dict[tuple[str, str], tuple[Action, ...]] = {}
 
-    def step(recorded: frozenset[str], action: Action, at: int) -> tuple[frozenset[str], list[tuple[str, str]]]:
+    def step(
+        recorded: frozenset[str], action: Action, at: int
+    ) -> tuple[frozenset[str], list[tuple[str, str]]]:
         bad = []
         now = set(recorded)
         for op in action.ops:

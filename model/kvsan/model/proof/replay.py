@@ -13,7 +13,22 @@ from dataclasses import dataclass, replace
 
 from kvsan.model.design import MAIN, Design, Submit, Work
 from kvsan.model.design.check import pending
-from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Poll, Put, Record, Stream, Sync, Touch, Wait
+from kvsan.model.ops import (
+    Access,
+    Alloc,
+    Blocks,
+    Drop,
+    Free,
+    Get,
+    Op,
+    Poll,
+    Put,
+    Record,
+    Stream,
+    Sync,
+    Touch,
+    Wait,
+)
 from kvsan.model.proof.actions import TRACKED, Action
 
 OTHERS = "other blocks"
@@ -34,7 +49,9 @@ def replay(design: Design, actions: Sequence[Action]) -> Replay:
     tape = _Tape(design)
     for action in actions:
         tape.play(action)
-    return Replay({design.pool: 1, OTHERS: 1}, {stream.name: Stream() for stream in design.streams}, tuple(tape.ops))
+    return Replay(
+        {design.pool: 1, OTHERS: 1}, {stream.name: Stream() for stream in design.streams}, tuple(tape.ops)
+    )
 
 
 class _Tape:
@@ -51,7 +68,9 @@ class _Tape:
         self.one = {event.name for event in design.events if event.per in ("transfer", "step")}
         self.plans = pending(design)
         self.keeps = {rule.name for rule in design.rules if rule.keeps}
-        self.items = {item.name: item for item in (*design.works(), *(i for i in design.step if isinstance(i, Submit)))}
+        self.items = {
+            item.name: item for item in (*design.works(), *(i for i in design.step if isinstance(i, Submit)))
+        }
 
     def play(self, action: Action) -> None:
         if action.kind == "launch":
@@ -82,7 +101,9 @@ class _Tape:
             case Sync():
                 self.ops.append(replace(op, event=self._object(str(op.event))))
             case Drop():
-                self._made(op.event)  # a fresh object takes its place; the old one may still be polled elsewhere
+                self._made(
+                    op.event
+                )  # a fresh object takes its place; the old one may still be polled elsewhere
             case Put():
                 self.count[op.token] += 1
                 self.tokens[op.token] = f"{op.token}#{self.count[op.token]}"
@@ -120,7 +141,9 @@ class _Tape:
         self.block = block
         ids = Blocks.of([TRACKED])
         if before and not after:
-            self.ops.append(Touch(MAIN, self.design.pool, ids) if keeps else Alloc(MAIN, self.design.pool, ids))
+            self.ops.append(
+                Touch(MAIN, self.design.pool, ids) if keeps else Alloc(MAIN, self.design.pool, ids)
+            )
         elif after and not before:
             self.ops.append(Free(MAIN, self.design.pool, ids))
         for name in self.plans:

@@ -65,7 +65,8 @@ def search(system: System, graph: Graph, cap: int, *, first: frozenset[Pair] | N
     idle_free = [system.idle(state) and system.free(state) for state in graph.states]
     live = _live(graph, transfers, [host if free else 0 for free in idle_free])
     after = [
-        [(action, to * many << width, transfers.of[action], live[to]) for action, to in nexts] for nexts in graph.after
+        [(action, to * many << width, transfers.of[action], live[to]) for action, to in nexts]
+        for nexts in graph.after
     ]
     ends: list[tuple[Pair, int, Action]] = []
     have: set[Pair] = set()

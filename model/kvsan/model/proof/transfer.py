@@ -53,7 +53,11 @@ def effect(action: Action, contexts: Iterable[Context]) -> Effect:
     order: Order[Past] = Order(Symbolic())
     names = list(contexts)
     order.suppose(
-        {Agent(name, kind == "host"): frozenset({(kind, name)}) for kind, name in names if kind in ("stream", "host")},
+        {
+            Agent(name, kind == "host"): frozenset({(kind, name)})
+            for kind, name in names
+            if kind in ("stream", "host")
+        },
         {name: frozenset({(kind, name)}) for kind, name in names if kind == "event"},
         {name: frozenset({(kind, name)}) for kind, name in names if kind == "queue"},
     )
@@ -111,7 +115,6 @@ class Transfer:
             self.known[bits] = out
         return out
 
-
     def read(self, wanted: int) -> int:
         """The bits before the action that decide the `wanted` bits after it."""
         out = self.sources.get(wanted)
@@ -144,7 +147,9 @@ class Transfers:
         for action in actions:
             out |= {("event", name): None for copy in action.copies for name in copy}
             out |= {("event", name): None for name in action.forgets}
-            out |= {("event", op.event): None for op in action.ops if isinstance(getattr(op, "event", None), str)}  # type: ignore[union-attr]
+            out |= {
+                ("event", op.event): None for op in action.ops if isinstance(getattr(op, "event", None), str)
+            }  # type: ignore[union-attr]
         return list(out)
 
     def _read(self, contexts: list[Context], effects: Mapping[Action, Effect]) -> list[Context]:
@@ -185,7 +190,9 @@ class Transfers:
         return Transfer(keep, tuple(parts), check)
 
     def _mask(self, past: Past) -> int:
-        return sum(self.bit[source] for source in past if not isinstance(source, Element) and source in self.bit)
+        return sum(
+            self.bit[source] for source in past if not isinstance(source, Element) and source in self.bit
+        )
 
     def _start(self, done: Effect, element: Element) -> int:
         return sum(bit for context, bit in self.bit.items() if element in done.after[context])
