@@ -4,7 +4,8 @@
     report = check("run.jsonl.gz")
     report.verdict, report.hazards
 
-`judge` is the way in; `online` checks op by op, `pairs` finds every pair, `trace` reads and writes, `report` puts it in words.
+`judge` is the way in; `online` checks op by op, `pairs` finds every pair, `trace` reads and writes, `report` puts it
+in words.
 """
 
 from kvsan.checker.judge import Report, check, check_trace

@@ -3,9 +3,9 @@
 - `never-recorded`: a wait, query or sync on an event without a record: it returned at once and ordered nothing.
 - `own-stream`: a stream that waits for an event recorded on itself.
 - `redundant-wait`: a wait that adds no order which the stream did not have. Here: another run may need it.
-- `host-order`: two host threads touched the same event or stream, and no hand-off lies between the two calls. Which came
-  first was luck, and so is whatever order this trace shows through them. Two touches that both only look (wait, sync,
-  query of an event; sync of a stream) do not depend on each other and are no warning.
+- `host-order`: two host threads touched the same event or stream, and no hand-off lies between the two calls. Which
+  came first was luck, and so is whatever order this trace shows through them. Two touches that both only look (wait,
+  sync, query of an event; sync of a stream) do not depend on each other and are no warning.
 
 A trace that was attached in mid-run may see events and tokens from before it: for those nothing is said.
 """
@@ -35,7 +35,9 @@ class Warned:
         w = self.where
         match self.kind:
             case "never-recorded":
-                did = {"wait": f"{w.get('on')} waits for", "poll": "is polled:", "sync": "is synchronized with:"}[w["call"]]
+                did = {"wait": f"{w.get('on')} waits for", "poll": "is polled:", "sync": "is synchronized with:"}[
+                    w["call"]
+                ]
                 text = f"event {w['event']} {did}" if w["call"] != "wait" else f"{did} event {w['event']}:"
                 text += " it has no record and orders nothing"
             case "own-stream":
@@ -54,13 +56,13 @@ class Advice:
     """Counts warnings by place. Bounded by streams and host threads, not by ops."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, ...], Warned] = {}
+        self._found: dict[tuple[str, tuple[str, ...]], Warned] = {}
 
-    def warn(self, op: int, kind: str, key: tuple[str, ...], where: Mapping[str, str]) -> None:
+    def warn(self, op: int, kind: str, key: tuple[str, ...], /, **where: str) -> None:
         """`key` says what counts as the same place; `where` of its first occurrence is kept."""
-        warned = self._found.get((kind, *key))
+        warned = self._found.get((kind, key))
         if warned is None:
-            warned = self._found[(kind, *key)] = Warned(kind, op, dict(where))
+            warned = self._found[(kind, key)] = Warned(kind, op, where)
         warned.count += 1
 
     def all(self) -> list[Warned]:
@@ -115,7 +117,9 @@ class HandOrder:
                 known[other] = puts
 
     def event(self, op: int, by: str, name: str, *, changes: bool) -> None:
-        """A record changes an event; a wait, sync or query looks at it. Its end is no touch: who drops it held it last."""
+        """A record changes an event; a wait, sync or query looks at it. Its end is no touch: who drops it held it
+        last.
+        """
         self._touch(op, by, self._events, "event", name, changes)
 
     def stream(self, op: int, by: str, name: str, *, changes: bool) -> None:
@@ -145,6 +149,4 @@ class HandOrder:
             if other != me and known.get(other, 0) <= puts:
                 first, second = self._names[other], self._names[me]
                 key = (what, name if what == "stream" else "", first, second)
-                self._advice.warn(
-                    op, "host-order", key, {"what": what, "name": name, "first": first, "second": second}
-                )
+                self._advice.warn(op, "host-order", key, what=what, name=name, first=first, second=second)

@@ -1,12 +1,14 @@
 """The happens-before rules for a running engine: `kvsan.model.order`, inlined over numpy vectors of epochs.
 
-A past is a vector with one epoch an agent: the number (plus one) of the agent's latest access known to be complete. The
-rules are those of `order.py`, and a property test holds the two equal; read them there. What differs is how little is done:
-a host thread's vector is joined into a stream only when it has changed since the last time, a snapshot is shared until
-its stream moves on, and a wait says what it did (`Effect`) so that warnings need no second look.
+A past is a vector with one epoch an agent: the number (plus one) of the agent's latest access known to be complete.
+The rules are those of `order.py`, and a property test holds the two equal; read them there. What differs is how
+little is done: a host thread's vector is joined into a stream only when it has changed since the last time, a
+snapshot is shared until its stream moves on, and a wait says what it did (`Effect`) so that warnings need no second
+look.
 
-State: one vector an agent, one an event that is alive, one a token that is still to be taken. Tokens that were taken are
-remembered for a while (`SPENT_TOKENS`), since several threads may take one. Not thread-safe: the logger's lock is above.
+State: one vector an agent, one an event that is alive, one a token that is still to be taken. Tokens that were taken
+are remembered for a while (`SPENT_TOKENS`), since several threads may take one. Not thread-safe: the logger's lock is
+above.
 """
 
 from __future__ import annotations
@@ -81,7 +83,6 @@ class Clocks:
         self.agents: list[Agent] = []
         self.events: dict[str, Recorded] = {}
         self._width = 16
-        self._mask = np.zeros(self._width, np.bool_)
         self._hosts: dict[str, _Host] = {}
         self._streams: dict[str, _Stream] = {}
         self._tokens: dict[str, Vector] = {}
@@ -141,6 +142,8 @@ class Clocks:
         effect = self._join_event(stream, event)
         if stream.followers:
             self._barrier_after(stream)
+            if effect is Effect.REDUNDANT:  # the event added nothing, the wait itself is a barrier
+                return Effect.ORDERED
         return effect
 
     def _join_event(self, stream: _Stream, event: str) -> Effect:
@@ -150,8 +153,7 @@ class Clocks:
         if recorded.lane == stream.lane:
             return Effect.OWN_STREAM
         vector = self._fit(recorded.vector)
-        np.greater(vector, stream.vector, out=self._mask)
-        if not np.count_nonzero(self._mask):
+        if not np.count_nonzero(vector > stream.vector):
             return Effect.REDUNDANT
         np.maximum(stream.vector, vector, out=stream.vector)
         stream.snapshot = None
@@ -250,7 +252,6 @@ class Clocks:
         self.agents.append(agent)
         if len(self.agents) > self._width:
             self._width *= 2
-            self._mask = np.zeros(self._width, np.bool_)
             for host in self._hosts.values():
                 host.vector = self._fit(host.vector)
             for stream in self._streams.values():
@@ -273,4 +274,3 @@ class Clocks:
     def _learn(self, host: _Host, vector: Vector) -> None:
         np.maximum(host.vector, self._fit(vector), out=host.vector)
         host.version += 1
-

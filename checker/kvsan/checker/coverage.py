@@ -50,7 +50,9 @@ class Coverage:
         for name, count in header.expects.hooks.items():
             fired = header.hooks.get(name, 0)
             if fired < count:
-                why.append(f"expected hook {name} fired {fired} of {count} times" if fired else f"hook {name} never fired")
+                why.append(
+                    f"expected hook {name} fired {fired} of {count} times" if fired else f"hook {name} never fired"
+                )
         if header.unseen.copies:
             why.append(f"{header.unseen.copies} copies were noticed and not logged")
         return why

@@ -1,8 +1,8 @@
 """What would order a hazard's two accesses: the alternatives, weakest first, and what each does to a trace.
 
-Weakest first: what costs no waiting at all, then what only the device waits for, then what hands on knowledge that a host
-thread already has, last what blocks a host thread. Each alternative is sufficient by itself; `apply` makes the change, so
-that it can be seen (and is tested) that the pair vanishes.
+Weakest first: what costs no waiting at all, then what only the device waits for, then what hands on knowledge that a
+host thread already has, last what blocks a host thread. Each alternative is sufficient by itself; `apply` makes the
+change, so that it can be seen (and is tested) that the pair vanishes.
 """
 
 from __future__ import annotations
@@ -10,30 +10,42 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kvsan.model.hazard import Fix, Hazard, Kind
+from kvsan.model.hazard import Fix, Hazard
 from kvsan.model.ops import Access, Alloc, Blocks, Free, Get, Op, Put, Record, Sync, Touch, Wait
 from kvsan.model.order import Element
 
 
 def fences(
-    earlier: Element, later: int, by: str, on: str | None, *, floats: bool, stream_knows: bool, informed: Sequence[str]
+    earlier: Element,
+    later: int,
+    what: Access,
+    *,
+    reads: bool,
+    assume_stream_order: bool,
+    stream_knows: bool,
+    informed: Sequence[str],
 ) -> tuple[Fix, ...]:
-    """Mends a RAW, WAR or WAW: `earlier` must be ordered before op `later`, issued by host thread `by` on stream `on`.
+    """Mends a RAW, WAR or WAW: `earlier` must be ordered before op `later`, which is `what`.
 
-    `floats`: the racing part is a source read out of stream order (`any`, `call`), which no wait of its stream holds back.
-    `stream_knows`: the stream itself is ordered behind `earlier`. `informed`: other host threads that know it is complete.
+    `reads`: the racing part of the later access is its read. `stream_knows`: its stream itself is ordered behind
+    `earlier`. `informed`: host threads other than its own that know `earlier` to be complete.
+
+    A source read in `any` order is not held back by a wait of its stream, so it must be given stream order as well. One
+    that is over when the call returns is the host thread's own: to give that copy stream order would take from its
+    caller what the call promised.
     """
-    handoffs = tuple(Fix(handoff=(other, by, later)) for other in informed)
-    if earlier.agent.is_host:
-        return handoffs or (Fix(handoff=(earlier.agent.name, by, later)),)
-    after = (earlier.agent.name, earlier.op)
+    by, on = what.by, what.on
+    floats = reads and what.order == "any" and not assume_stream_order
     out: list[Fix] = []
-    if floats and stream_knows:
-        out.append(Fix(order=True))
-    elif on is not None:
-        out.append(Fix(record=after, wait=(on, later), order=floats))
-    out.extend(handoffs)
-    out.append(Fix(record=after, sync=(by, later)))
+    if not earlier.agent.is_host:
+        after = (earlier.agent.name, earlier.op)
+        if floats and stream_knows:
+            out.append(Fix(order=True))
+        elif on is not None and not (reads and what.order == "call"):
+            out.append(Fix(record=after, wait=(on, later), order=floats))
+    out.extend(Fix(handoff=(other, by, later)) for other in informed)
+    if not earlier.agent.is_host:
+        out.append(Fix(record=after, sync=(by, later)))
     return tuple(out)
 
 
@@ -88,7 +100,8 @@ def _rebuild(ops: Sequence[Op], before: dict[int, list[Op]], instead: dict[int, 
             moved.append(len(out))
             out.append(instead.get(number, ops[number]))
     return [
-        replace(op, planned=moved[op.planned]) if isinstance(op, Access) and op.planned is not None else op for op in out
+        replace(op, planned=moved[op.planned]) if isinstance(op, Access) and op.planned is not None else op
+        for op in out
     ], moved
 
 
@@ -128,6 +141,3 @@ def _fresh(ops: Iterable[Op]) -> str:
     while f"kvsan.fix{number}" in taken:
         number += 1
     return f"kvsan.fix{number}"
-
-
-MENDABLE_BY_FENCE = (Kind.RAW, Kind.WAR, Kind.WAW)

@@ -1,12 +1,14 @@
-"""How a set of blocks is looked up in a numpy column: as a few slices, or as one array of ids.
+"""How a set of blocks is looked up in a numpy column: its long runs as slices, all the rest as one array of ids.
 
-A slice costs about a microsecond however long it is, a gather costs a few nanoseconds an id: whichever is less.
+A slice costs a fraction of a microsecond however long it is, a gather costs a few to some tens of nanoseconds an id
+(in and out of the caches): each run goes where it costs less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import chain
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,40 +17,83 @@ from kvsan.model.ops import Blocks
 
 Ids = npt.NDArray[np.int64]
 Index = Sequence[Any]
-"""Slices, or a single array of ids: each item indexes a column."""
+"""One or more slices and at most one array of ids (not to be changed): `column[part] = x` for each, and `look`."""
 
-IDS_A_SLICE = 96
-"""From this many ids a run on, a slice is the cheaper way (measured: `docs/performance.md`)."""
+IDS_A_SLICE = 256
+"""From this many ids on, a slice is the cheaper way (measured: `docs/performance.md`)."""
+
+KEPT = 1 << 19
+"""So many runs and ids are kept for blocks that are looked up again: some 40 MB if all are single blocks."""
+
+T = TypeVar("T", bound=np.generic)
+
+
+class _Kept:
+    """The index of each of the latest `Blocks`, by identity: an entry holds its `Blocks`, so its `id` stays its own."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, tuple[Blocks, Index]] = {}
+        self._size = 0
+
+    def keep(self, blocks: Blocks, made: Index, size: int) -> Index:
+        self._size += size
+        if self._size > KEPT:
+            self.made.clear()
+            self._size = 0
+        self.made[id(blocks)] = (blocks, made)
+        return made
+
+
+_kept = _Kept()
 
 
 def index(blocks: Blocks) -> Index:
-    """The cheaper of the two forms. Ids are in the order of the runs."""
+    """How to look up some blocks. The same object again costs nothing: an engine that keeps its `Blocks` gains."""
     runs = blocks.runs
-    count = len(blocks)
-    if len(runs) * IDS_A_SLICE <= count or len(runs) == 1:
-        return [slice(lo, hi) for lo, hi in runs]
-    if not count:
-        return []
-    return [ids(blocks)]
+    if len(runs) == 1:
+        return (slice(*runs[0]),)
+    kept = _kept.made.get(id(blocks))
+    if kept is not None:
+        return kept[1]
+    made: list[Any] = [slice(lo, hi) for lo, hi in runs if hi - lo >= IDS_A_SLICE]
+    if made and len(made) == len(runs):
+        return _kept.keep(blocks, made, len(runs))
+    rest = _ids([run for run in runs if run[1] - run[0] < IDS_A_SLICE] if made else runs)
+    made.append(rest)
+    return _kept.keep(blocks, made, len(runs) + len(rest))
 
 
 def ids(blocks: Blocks) -> Ids:
-    """The ids of the runs, one after the other, without a Python loop over them."""
-    if not blocks.runs:
-        return np.empty(0, np.int64)
-    runs = np.array(blocks.runs, np.int64)
-    lengths = runs[:, 1] - runs[:, 0]
-    ends = np.cumsum(lengths)
-    out: Ids = np.arange(ends[-1], dtype=np.int64) + np.repeat(runs[:, 0] - ends + lengths, lengths)
+    """The ids of the runs, one after the other."""
+    return _ids(blocks.runs)
+
+
+def _ids(runs: Sequence[tuple[int, int]]) -> Ids:
+    """No Python loop over the runs."""
+    bounds = np.fromiter(chain.from_iterable(runs), np.int64, 2 * len(runs))
+    starts, ends = bounds[::2], bounds[1::2]
+    lengths = ends - starts
+    after = lengths.cumsum()
+    count = int(after[-1]) if len(runs) else 0
+    if count == len(runs):
+        return starts.copy()
+    out: Ids = np.arange(count)
+    out += (starts - after + lengths).repeat(lengths)
     return out
 
 
-def where(part: Any, mask: npt.NDArray[np.bool_]) -> Ids:
-    """The ids of one item of an `Index` at which `mask` holds."""
-    if isinstance(part, slice):
-        found: Ids = np.flatnonzero(mask) + part.start
-    else:
-        found = part[mask]
+def look(column: npt.NDArray[T], at: Index) -> npt.NDArray[T]:
+    """The column at the ids of an index, in the order of its parts; a view if that is a slice."""
+    if len(at) == 1:
+        part = at[0]
+        return column[part] if isinstance(part, slice) else column.take(part)
+    return np.concatenate([column[part] for part in at])
+
+
+def where(at: Index, mask: npt.NDArray[np.bool_]) -> Ids:
+    """The ids of an index at which `mask` holds, which is in the order of `look`."""
+    parts = [np.arange(part.start, part.stop) if isinstance(part, slice) else part for part in at]
+    found: Ids = np.concatenate(parts)[mask]
     return found
 
 

@@ -24,7 +24,9 @@ _Group = tuple[str, str, str | None, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `kvsan check` says of one trace. `all_pairs`: `hazards` holds every pair, not each block's first racing op."""
+    """What `kvsan check` says of one trace. `all_pairs`: `hazards` holds every pair, not each block's first racing
+    op.
+    """
 
     trace: str
     verdict: Verdict
@@ -120,12 +122,8 @@ def check(
     lifetime: bool = False,
 ) -> Report:
     """Checks a trace file, or a header and its ops as JSON objects (`TRACE.md`). Raises `TraceError`."""
-    with (
-        nullcontext(from_objects(source, ops or ())) if isinstance(source, Mapping) else open_trace(source)
-    ) as trace:
-        return check_trace(
-            trace, all_pairs=all_pairs, assume_stream_order=assume_stream_order, lifetime=lifetime
-        )
+    with nullcontext(from_objects(source, ops or ())) if isinstance(source, Mapping) else open_trace(source) as trace:
+        return check_trace(trace, all_pairs=all_pairs, assume_stream_order=assume_stream_order, lifetime=lifetime)
 
 
 def _place(hazard: Hazard) -> tuple[Any, ...]:

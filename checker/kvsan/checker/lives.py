@@ -1,8 +1,9 @@
 """The lives of a pool's blocks in two columns: `kvsan.model.hazard.Life`, vectorised. 8 B a block.
 
-`since` packs the stamp of the latest alloc, touch or free with what it was; `reborn` is the stamp of the free that the latest
-alloc ended. Stamps are op numbers plus one in 30 bits; after a billion ops they are moved down, and what is older than half
-a billion ops becomes "never": a transfer planned so long ago is no longer checked for its generation.
+`since` packs the stamp of the latest alloc, touch or free with what it was; `reborn` is the stamp of the free that
+the latest alloc ended. Stamps are op numbers plus one in 30 bits; after a billion ops they are moved down, and what
+is older than half a billion ops becomes "never": a transfer planned so long ago is no longer checked for its
+generation.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from kvsan.checker.index import Ids, Index, where
+from kvsan.checker.index import Ids, Index, look, where
 
 LIVE, FREE, TOUCHED = 0, 1, 2
 LIMIT = (1 << 30) - 1
@@ -49,8 +50,8 @@ class Lives:
         if self._since is None:
             return None
         mark = op + 1 - self._base
-        found = [where(part, bad) for part in at if np.count_nonzero(bad := self._reborn[part] > mark)]
-        return np.concatenate(found) if found else None
+        bad = look(self._reborn, at) > mark
+        return where(at, bad) if np.count_nonzero(bad) else None
 
     def between(self, block: int) -> tuple[int | None, int | None]:
         """The ops of the free that the block's latest alloc ended, and of that alloc; `None` for what is not known."""
@@ -64,8 +65,8 @@ class Lives:
         """Those that are free now."""
         if self._since is None:
             return None
-        found = [where(part, bad) for part in at if np.count_nonzero(bad := (self._since[part] & 3) == FREE)]
-        return np.concatenate(found) if found else None
+        bad = (look(self._since, at) & 3) == FREE
+        return where(at, bad) if np.count_nonzero(bad) else None
 
     def freed_at(self, block: int) -> int:
         """The op that freed a free block."""

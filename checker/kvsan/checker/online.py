@@ -1,11 +1,11 @@
 """The online checker: takes the ops of an engine one by one and returns the hazards that each completes.
 
-Exact for the ops that it is given: a block is reported at the first op that has an unordered conflicting access to it before
-it, with every kind that holds there and for each the latest such access. `BATCH` and `GEN` need no order and are found
-beside that, each at its first op for a block. Later races of a block that has raced are left to `pairs.py`.
+Exact for the ops that it is given: a block is reported at the first op that has an unordered conflicting access to it
+before it, with every kind that holds there and for each the latest such access. `BATCH` and `GEN` need no order and
+are found beside that, each at its first op for a block. Later races of a block that has raced are left to `pairs.py`.
 
-Memory: the columns of `shadow.py` and `lives.py`, the vectors of `clocks.py`, and for words alone (labels, steps, sites) the
-latest `PROVENANCE` accesses. Whatever is bounded there can lose a word of a report and never a report.
+Memory: the columns of `shadow.py` and `lives.py`, the vectors of `clocks.py`, and for words alone (labels, steps,
+sites) the latest `PROVENANCE` accesses. Whatever is bounded there can lose a word of a report and never a report.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class LifetimeNote:
 class Online:
     """`feed` takes op number `op` (from 0, growing) and returns the hazards that it completes.
 
-    `possible` marks every hazard as only possible (edges went unseen); `every` reports BATCH and GEN at each op, not only at a
-    block's first.
+    `possible` marks every hazard as only possible (edges went unseen); `every` reports BATCH and GEN at each op, not
+    only at a block's first.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Online:
         self._pools = pools
         self._hands = HandOrder(self.advice)
         self._attached = attached
-        self._floating = not assume_stream_order
+        self._assume_stream_order = assume_stream_order
         self._lifetime = lifetime
         self._possible = possible
         self._every = every
@@ -164,9 +164,7 @@ class Online:
             self.lives[pool].mark_raced(racing.ids)
         return hazards
 
-    def _report(
-        self, op: int, what: Access, issue: Issue, kind: Kind, pool: str, racing: Found
-    ) -> Iterable[Hazard]:
+    def _report(self, op: int, what: Access, issue: Issue, kind: Kind, pool: str, racing: Found) -> Iterable[Hazard]:
         """One hazard for the blocks that share the earlier access and the life between."""
         groups: dict[tuple[int, int, int | None, int | None], list[int]] = {}
         for block, epoch, lane in zip(*(column.tolist() for column in racing), strict=True):
@@ -191,7 +189,6 @@ class Online:
         agent = self.clocks.agents[lane]
         is_read = kind is Kind.RAW
         past = issue.reads if is_read else issue.writes
-        floats = is_read and what.on is not None and (what.order == "call" or (what.order == "any" and self._floating))
         known = int(past[lane])
         if known > op:  # the vectors hold the op's own epoch already
             known = 0
@@ -208,9 +205,9 @@ class Online:
             fix=fix.fences(
                 Element(epoch - 1, agent),
                 op,
-                what.by,
-                what.on,
-                floats=floats,
+                what,
+                reads=is_read,
+                assume_stream_order=self._assume_stream_order,
                 stream_knows=int(issue.writes[lane]) >= epoch,
                 informed=self.clocks.informed(lane, epoch, but=what.by),
             ),
@@ -245,9 +242,7 @@ class Online:
             clash = self._first_apart(Kind.BATCH, pool, clash)
             if clash.size:
                 at, where = runs_of(clash), _site(op, what)
-                out.append(
-                    Hazard(Kind.BATCH, pool, at, where, where, possible=self._possible, fix=fix.split(pool, at))
-                )
+                out.append(Hazard(Kind.BATCH, pool, at, where, where, fix=fix.split(pool, at)))
         return out
 
     def _generations(self, op: int, what: Access, planned: int, touched: Iterable[tuple[str, Index]]) -> list[Hazard]:
@@ -266,9 +261,7 @@ class Online:
                 stale_ids, where = runs_of(_ids(blocks)), _site(op, what)
                 plan = Site(planned, what.label, what.on, what.by)
                 mend = fix.pin(pool, stale_ids)
-                out.append(
-                    Hazard(Kind.GEN, pool, stale_ids, plan, where, None, freed, allocated, self._possible, mend)
-                )
+                out.append(Hazard(Kind.GEN, pool, stale_ids, plan, where, None, freed, allocated, fix=mend))
         return out
 
     def _first_apart(self, kind: Kind, pool: str, found: Ids) -> Ids:
@@ -308,14 +301,14 @@ class Online:
         effect = self.clocks.wait(what.by, what.on, what.event)
         if effect is Effect.ORDERED:
             return
-        where = {"on": what.on, "by": what.by, "event": what.event}
+        on, by, event = what.on, what.by, what.event
         if effect is Effect.UNRECORDED:
-            self._unrecorded(op, "wait", where)
+            self._unrecorded(op, "wait", on=on, by=by, event=event)
         elif effect is Effect.OWN_STREAM:
-            self.advice.warn(op, "own-stream", (what.on, what.by), where)
+            self.advice.warn(op, "own-stream", (on, by), on=on, by=by, event=event)
         else:
-            source = self.clocks.agents[self.clocks.events[what.event].lane].name
-            self.advice.warn(op, "redundant-wait", (what.on, what.by, source), {**where, "recorded_on": source})
+            source = self.clocks.agents[self.clocks.events[event].lane].name
+            self.advice.warn(op, "redundant-wait", (on, by, source), on=on, by=by, event=event, recorded_on=source)
 
     def _sync(self, op: int, what: Sync) -> None:
         if what.event is not None:
@@ -335,12 +328,11 @@ class Online:
     def _observe(self, op: int, call: str, by: str, event: str) -> None:
         self._hands.event(op, by, event, changes=False)
         if not self.clocks.observe_event(by, event):
-            self._unrecorded(op, call, {"by": by, "event": event})
+            self._unrecorded(op, call, by=by, event=event)
 
-    def _unrecorded(self, op: int, call: str, where: dict[str, str]) -> None:
+    def _unrecorded(self, op: int, call: str, **where: str) -> None:
         if not self._attached:
-            key = (call, where.get("on", ""), where["by"])
-            self.advice.warn(op, "never-recorded", key, {"call": call, **where})
+            self.advice.warn(op, "never-recorded", (call, where.get("on", ""), where["by"]), call=call, **where)
 
     def _put(self, op: int, what: Put) -> None:
         self._hands.put(what.by, what.token)
@@ -370,9 +362,7 @@ class Online:
 
     def touched(self) -> dict[str, dict[str, int]]:
         """For each pool its number of blocks and how many of them were accessed."""
-        return {
-            pool: {"blocks": shadow.size, "touched": shadow.touched()} for pool, shadow in self.shadows.items()
-        }
+        return {pool: {"blocks": shadow.size, "touched": shadow.touched()} for pool, shadow in self.shadows.items()}
 
     def nbytes(self) -> int:
         """Bytes of per-block state, over all pools."""
@@ -386,5 +376,3 @@ def _site(op: int, what: Access) -> Site:
 
 def _ids(blocks: list[int]) -> Ids:
     return np.array(blocks, np.int64)
-
-

@@ -1,12 +1,13 @@
 """Every unordered conflicting pair of a trace, exactly: by epochs per access, not by a closure.
 
-`kvsan.model.order` is read with `Epochs`: at each access it gives, for every agent, the latest access of that agent that is
-known to be complete. The accesses of an agent are ordered one after the other, so those of them to a block that are *not* known
-are the tail of a list. Two columns an agent (its latest read and write of each block) say in one numpy comparison which blocks
-have such a tail at all; only those are walked, so the cost is what is read plus what is found.
+`kvsan.model.order` is read with `Epochs`: at each access it gives, for every agent, the latest access of that agent
+that is known to be complete. The accesses of an agent are ordered one after the other, so those of them to a block
+that are *not* known are the tail of a list. Two columns an agent (its latest read and write of each block) say in one
+numpy comparison which blocks have such a tail at all; only those are walked, so the cost is what is read plus what is
+found.
 
-Memory grows with what the trace holds: 8 bytes for each block of each access, plus the pairs. A pair that stays unordered for
-the whole trace is found again at every later access; that is what `--all` asks for.
+Memory grows with what the trace holds: 8 bytes for each block of each access, plus the pairs. A pair that stays
+unordered for the whole trace is found again at every later access; that is what `--all` asks for.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsan.checker import fix
-from kvsan.checker.index import index, where
+from kvsan.checker.index import index, look, where
 from kvsan.checker.lives import Lives
 from kvsan.model.hazard import Hazard, Kind, Site, conflict
 from kvsan.model.ops import Access, Alloc, Blocks, Free, Op, Stream, Touch
@@ -80,7 +81,7 @@ class Pairs:
     ) -> None:
         self._epochs = Epochs()
         self._order: Order[_Past] = Order(self._epochs, streams, assume_stream_order=assume_stream_order)
-        self._floating = not assume_stream_order
+        self._assume_stream_order = assume_stream_order
         self._pools = pools
         self._possible = possible
         self._lives = {pool: Lives(size) for pool, size in pools.items()}
@@ -121,16 +122,15 @@ class Pairs:
             known = self._epochs.epoch(past, mode.agent)
             if kind is None or history.latest <= known:
                 continue
-            for part in at:
-                bad = history.last[part] > known
-                if not np.count_nonzero(bad):
-                    continue
-                for block in np.unique(where(part, bad)).tolist():
-                    tail = history.epochs[block]
-                    for epoch in tail[bisect_right(tail, known) :]:
-                        life = self._between(pool, block, epoch - 1)
-                        key = _Key(kind, pool, Element(epoch - 1, mode.agent), *life)
-                        found.setdefault(key, []).append(block)
+            bad = look(history.last, at) > known
+            if not np.count_nonzero(bad):
+                continue
+            for block in np.unique(where(at, bad)).tolist():
+                tail = history.epochs[block]
+                for epoch in tail[bisect_right(tail, known) :]:
+                    life = self._between(pool, block, epoch - 1)
+                    key = _Key(kind, pool, Element(epoch - 1, mode.agent), *life)
+                    found.setdefault(key, []).append(block)
 
     def _note(self, op: int, what: Access, issued: Issued[_Past]) -> None:
         for agent, touched, writes in (
@@ -155,7 +155,6 @@ class Pairs:
 
     def _hazard(self, op: int, what: Access, issued: Issued[_Past], key: _Key, blocks: Blocks) -> Hazard:
         is_read = key.kind is Kind.RAW
-        floats = is_read and what.on is not None and (what.order == "call" or (what.order == "any" and self._floating))
         agent = key.earlier.agent
         known = self._epochs.epoch(issued.reads if is_read else issued.writes, agent)
         informed = [
@@ -176,11 +175,10 @@ class Pairs:
             fix=fix.fences(
                 key.earlier,
                 op,
-                what.by,
-                what.on,
-                floats=floats,
+                what,
+                reads=is_read,
+                assume_stream_order=self._assume_stream_order,
                 stream_knows=self._epochs.knows(issued.writes, key.earlier),
                 informed=informed,
             ),
         )
-

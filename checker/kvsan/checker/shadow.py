@@ -1,12 +1,14 @@
-"""What is remembered of a pool's accesses: one packed write epoch a block, one column of read epochs an agent that reads.
+"""What is remembered of a pool's accesses: one packed write epoch a block, one column of read epochs an agent that
+reads.
 
-Rule: until a block's first race its writes are ordered one after the other, and every read lies between two of them. So the
-last write stands for all writes, the last read of an agent for all its reads, and a later access that is ordered behind those
-is ordered behind all. After a block's first race this is no longer so, which is why a block is reported once (`pairs.py`
-has every pair). The argument is FastTrack's (Flanagan and Freund, PLDI 2009), a block at a time in numpy.
+Rule: until a block's first race its writes are ordered one after the other, and every read lies between two of them.
+So the last write stands for all writes, the last read of an agent for all its reads, and a later access that is
+ordered behind those is ordered behind all. After a block's first race this is no longer so, which is why a block is
+reported once (`pairs.py` has every pair). The argument is FastTrack's (Flanagan and Freund, PLDI 2009), a block at a
+time in numpy.
 
-A column is looked at only if its agent's latest access to the pool is unknown to the access at hand; where an engine orders its
-streams well, nothing is gathered at all. Memory: 8 B a block, and 8 B a block for each agent that reads.
+A column is looked at only if its agent's latest access to the pool is unknown to the access at hand; where an engine
+orders its streams well, nothing is gathered at all. Memory: 8 B a block, and 8 B a block for each agent that reads.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsan.checker.clocks import Vector
-from kvsan.checker.index import Ids, Index, where
+from kvsan.checker.index import Ids, Index, look, where
 
 SHIFT = 48
 EPOCH = (1 << SHIFT) - 1
 """A packed epoch is the agent's lane above 48 bits of epoch: 2.8e14 ops."""
+
+FEW = 2
+"""Up to so many unknown writers, a packed epoch is compared with each writer's range; beyond, each is unpacked."""
 
 
 class Found(NamedTuple):
@@ -30,6 +35,25 @@ class Found(NamedTuple):
     ids: Ids
     epochs: Ids
     lanes: Ids
+
+
+class _Latest:
+    """The latest epoch of each agent in one pool, reads or writes."""
+
+    __slots__ = ("_epochs",)
+
+    def __init__(self) -> None:
+        self._epochs = np.zeros(16, np.int64)
+
+    def note(self, lane: int, epoch: int) -> None:
+        while lane >= len(self._epochs):  # as the vectors of `clocks.py` do, so that these are never the longer ones
+            self._epochs = np.concatenate((self._epochs, np.zeros_like(self._epochs)))
+        self._epochs[lane] = epoch
+
+    def unknown_to(self, past: Vector) -> list[int]:
+        """The agents whose latest access `past` does not know."""
+        lanes: list[int] = (self._epochs > past[: len(self._epochs)]).nonzero()[0].tolist()
+        return lanes
 
 
 class Shadow:
@@ -41,39 +65,30 @@ class Shadow:
         self.size = size
         self.write = np.zeros(size, np.int64)
         self.read: dict[int, npt.NDArray[np.int64]] = {}
-        self._writers: dict[int, int] = {}  # lane -> its latest epoch in this pool
-        self._readers: dict[int, int] = {}
+        self._writers = _Latest()
+        self._readers = _Latest()
 
     def unordered_writes(self, at: Index, past: Vector) -> Found | None:
         """Blocks whose last write `past` does not know."""
-        if all(past[lane] >= epoch for lane, epoch in self._writers.items()):
+        unknown = self._writers.unknown_to(past)
+        if not unknown:
             return None
-        found = []
-        for part in at:
-            packed = self.write[part]
-            bad = (packed & EPOCH) > past[packed >> SHIFT]
-            if np.count_nonzero(bad):
-                found.append((where(part, bad), packed[bad]))
-        if not found:
+        packed = look(self.write, at)
+        bad = _racing(packed, unknown, past)
+        if not np.count_nonzero(bad):
             return None
-        ids = np.concatenate([ids for ids, _ in found])
-        words = np.concatenate([word for _, word in found])
-        return Found(ids, words & EPOCH, words >> SHIFT)
+        words = packed[bad]
+        return Found(where(at, bad), words & EPOCH, words >> SHIFT)
 
     def unordered_reads(self, at: Index, past: Vector) -> Found | None:
         """Blocks with a last read of some agent that `past` does not know."""
         best: dict[int, tuple[int, int]] = {}
-        for lane, latest in self._readers.items():
-            known = past[lane]
-            if latest <= known:
-                continue
-            column = self.read[lane]
-            for part in at:
-                epochs = column[part]
-                bad = epochs > known
-                if np.count_nonzero(bad):
-                    for block, epoch in zip(where(part, bad).tolist(), epochs[bad].tolist(), strict=True):
-                        best[block] = max(best.get(block, (0, 0)), (epoch, lane))
+        for lane in self._readers.unknown_to(past):
+            epochs = look(self.read[lane], at)
+            bad = epochs > past[lane]
+            if np.count_nonzero(bad):
+                for block, epoch in zip(where(at, bad).tolist(), epochs[bad].tolist(), strict=True):
+                    best[block] = max(best.get(block, (0, 0)), (epoch, lane))
         if not best:
             return None
         ids = np.fromiter(best, np.int64, len(best))
@@ -84,12 +99,12 @@ class Shadow:
         column = self.read.get(lane)
         if column is None:
             column = self.read[lane] = np.zeros(self.size, np.int64)
-        self._readers[lane] = epoch
+        self._readers.note(lane, epoch)
         for part in at:
             column[part] = epoch
 
     def note_write(self, at: Index, lane: int, epoch: int) -> None:
-        self._writers[lane] = epoch
+        self._writers.note(lane, epoch)
         word = lane << SHIFT | epoch
         for part in at:
             self.write[part] = word
@@ -103,3 +118,16 @@ class Shadow:
 
     def nbytes(self) -> int:
         return self.write.nbytes + sum(column.nbytes for column in self.read.values())
+
+
+def _racing(packed: Ids, unknown: list[int], past: Vector) -> npt.NDArray[np.bool_]:
+    """Which packed epochs `past` does not know, if `unknown` lists the agents of which it does not know all."""
+    if len(unknown) > FEW:
+        out: npt.NDArray[np.bool_] = (packed & EPOCH) > past[packed >> SHIFT]
+        return out
+    bad = []
+    for lane in unknown:
+        known = int(past[lane])
+        first = (lane << SHIFT) + known + 1  # of the range of words that race; below it, the difference wraps around
+        bad.append((packed - first).view(np.uint64) < EPOCH - known)
+    return bad[0] if len(bad) == 1 else bad[0] | bad[1]

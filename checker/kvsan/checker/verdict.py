@@ -1,7 +1,7 @@
 """The verdict on a run: Clean, Racy or Incomplete, and nothing maps Incomplete to Clean.
 
-In a trace racy goes before incomplete (a hazard seen is a hazard, whatever was missed), and incomplete before clean. Over several
-traces the exit status is that of the worst.
+In a trace racy goes before incomplete (a hazard seen is a hazard, whatever was missed), and incomplete before clean.
+Over several traces the exit status is that of the worst.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """What may not be unordered: conflict, reuse, and what a report of it holds.
 
-Two accesses to one block conflict if at least one writes. A conflicting pair whose earlier access is not in the past of the
-later one (`kvsan.model.order`) is a hazard, named as Vulkan's synchronization validation and the textbooks name it: the
-later access first. Two more need no order at all: `BATCH` (parts of one batched copy that touch the same block) and `GEN`
-(an access planned for one generation of a block and issued to another).
+Two accesses to one block conflict if at least one writes. A conflicting pair whose earlier access is not in the past
+of the later one (`kvsan.model.order`) is a hazard, named as Vulkan's synchronization validation and the textbooks
+name it: the later access first. Two more need no order at all: `BATCH` (parts of one batched copy that touch the same
+block) and `GEN` (an access planned for one generation of a block and issued to another).
 
-Use after free is not a hazard by itself: an engine that runs ahead frees blocks whose last reader is still in flight. What
-matters is that the next owner is ordered behind it. `Life` is how that is seen.
+Use after free is not a hazard by itself: an engine that runs ahead frees blocks whose last reader is still in flight.
+What matters is that the next owner is ordered behind it. `Life` is how that is seen.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ class Kind(StrEnum):
 
 
 _MEANING = {
-    Kind.RAW: "reads a block that an earlier write may still be filling",
-    Kind.WAR: "overwrites a block that an earlier read may still be reading",
-    Kind.WAW: "writes a block that an earlier write may still overwrite",
+    Kind.RAW: "the later access reads a block that an earlier write may still be filling",
+    Kind.WAR: "the later access overwrites a block that an earlier read may still be reading",
+    Kind.WAW: "the later access writes a block that an earlier write may still overwrite",
     Kind.BATCH: "copies of one batch touch the same block, and a batch has no order inside",
-    Kind.GEN: "was planned for one generation of the block and issued to another",
+    Kind.GEN: "the access was planned for one generation of the block and issued to another",
 }
 
 
@@ -106,9 +106,9 @@ class Fix:
     """One way to mend a hazard: all the parts that are given, together.
 
     `record`/`wait`: record an event on a stream right after an op, let a stream wait for it right before another.
-    `sync`: let a host thread block on that event instead. `handoff`: a put by one thread and a get by another, right before
-    an op. `order`: give the later access source order `stream`. `pin`: keep the blocks from being freed until the access is
-    issued. `split`: issue these blocks' second copies as a batch of their own.
+    `sync`: let a host thread block on that event instead. `handoff`: a put by one thread and a get by another, right
+    before an op. `order`: give the later access source order `stream`. `pin`: keep the blocks from being freed until
+    the access is issued. `split`: issue these blocks' second copies as a batch of their own.
     """
 
     record: tuple[str, int] | None = None
@@ -165,8 +165,8 @@ class Hazard:
     """A report: blocks of one pool, the two accesses, what happened between them, what would order them.
 
     `known` is the latest access of the earlier one's stream (or host thread) that the later one *is* ordered behind.
-    `freed` and `allocated` are the ops between which the blocks changed hands (`reuse`). `possible`: edges went unseen, so an
-    order may exist that was not logged. `fix` is weakest first.
+    `freed` and `allocated` are the ops between which the blocks changed hands (`reuse`). `possible`: edges went
+    unseen, so an order may exist that was not logged. `fix` is weakest first.
     """
 
     kind: Kind
@@ -186,7 +186,9 @@ class Hazard:
 
     @property
     def group(self) -> Mapping[str, str | None]:
-        """What makes two hazards the same bug to a reader: kind, pool and the labels and streams of the two accesses."""
+        """What makes two hazards the same bug to a reader: kind, pool and the labels and streams of the two
+        accesses.
+        """
         return {
             "kind": self.kind.value,
             "pool": self.pool,

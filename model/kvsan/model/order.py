@@ -5,15 +5,15 @@ accesses known to be complete for what comes next there. Each rule is a union or
 states them once, one method a rule, and nobody else in the project restates them. (`checker/clocks.py` inlines them for
 speed and a property test holds it equal to this file.)
 
-`Order` is generic over the type of a past, which a `Lattice` supplies: the set itself (`Bits`), the latest complete access
-of each agent (`Epochs`), one chosen access (`OneBit`), or the ops through which knowledge came (`Edges`).
+`Order` is generic over the type of a past, which a `Lattice` supplies: the set itself (`Bits`), the latest complete
+access of each agent (`Epochs`), one chosen access (`OneBit`), or the ops through which knowledge came (`Edges`).
 
-With events, order follows issue order: an edge can only lead from an op to one issued later. So it is enough to ask once,
-when the later access is issued, whether its past holds the earlier one.
+With events, order follows issue order: an edge can only lead from an op to one issued later. So it is enough to ask
+once, when the later access is issued, whether its past holds the earlier one.
 
-Source of the CUDA facts: the API comments of `cuda_runtime_api.h` (CUDA 13.0) and "Stream synchronization behavior" of the
-CUDA Runtime API manual. Not covered: memory flags, external graph nodes, collectives (`docs/limits.md`). A failed call is
-no op. Where two host threads race to issue, the given op order is taken as it is.
+Source of the CUDA facts: the API comments of `cuda_runtime_api.h` (CUDA 13.0) and "Stream synchronization behavior"
+of the CUDA Runtime API manual. Not covered: memory flags, external graph nodes, collectives (`docs/limits.md`). A
+failed call is no op. Where two host threads race to issue, the given op order is taken as it is.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ class Order(Generic[P]):
     def launch(self, by: str, on: str) -> P:
         """past[s] ∪= past[h]: whatever host thread h issues on stream s starts after all that h knows to be complete.
 
-        Fact: an asynchronous call starts its work at the earliest when it is made; a host thread makes its calls in turn.
-        Without it: `h: sync e` then `h: copy on s` would race with the work that h has just seen finish.
-        The converse does not hold: issuing on s teaches h nothing about s.
+        Fact: an asynchronous call starts its work at the earliest when it is made; a host thread makes its calls in
+        turn. Without it: `h: sync e` then `h: copy on s` would race with the work that h has just seen finish. The
+        converse does not hold: issuing on s teaches h nothing about s.
         """
         s = Agent(on)
         past = self.lattice.join(self.past(s), self.past(Agent(by, is_host=True)))
@@ -164,12 +164,12 @@ class Order(Generic[P]):
     def access(self, op: int, what: Access, on: str) -> Issued[P]:
         """check against past[s]; past[s] ∪= {x}: a stream runs its work in the order of issue.
 
-        Fact: "operations in the same stream are ordered". Writes always obey it; reads do unless the call gave them away:
-        `any` lets the copy engine read the source at any time from the call on, so only what the *host thread* knew then
-        counts (`CU_MEMCPY_SRC_ACCESS_ORDER_ANY`: out of stream order, also after the call returns); `call` reads it before
-        the call returns, so it is the host thread's own access (`..._DURING_API_CALL`).
-        Counter-example: `forward writes b on s` then `copy b→c on s, order any`: the same stream, and a race.
-        Either way a read is complete when its op is: what has been copied has been read.
+        Fact: "operations in the same stream are ordered". Writes always obey it; reads do unless the call gave them
+        away: `any` lets the copy engine read the source at any time from the call on, so only what the *host thread*
+        knew then counts (`CU_MEMCPY_SRC_ACCESS_ORDER_ANY`: out of stream order, also after the call returns); `call`
+        reads it before the call returns, so it is the host thread's own access (`..._DURING_API_CALL`).
+        Counter-example: `forward writes b on s` then `copy b→c on s, order any`: the same stream, and a race. Either
+        way a read is complete when its op is: what has been copied has been read.
         """
         order = "stream" if what.order == "any" and self._assume_stream_order else what.order
         host, stream = Agent(what.by, is_host=True), Agent(on)
@@ -186,8 +186,8 @@ class Order(Generic[P]):
     def host_access(self, op: int, what: Access) -> Issued[P]:
         """check against past[h]; past[h] ∪= {x}: a host thread touches memory at that point of its program.
 
-        Fact: an asynchronous copy reads pinned memory when it runs, not when it is issued; nothing but a wait of the host
-        orders the two. Counter-example: `h: copy p→d on s` then `h: write p`: the copy may send the new bytes.
+        Fact: an asynchronous copy reads pinned memory when it runs, not when it is issued; nothing but a wait of the
+        host orders the two. Counter-example: `h: copy p→d on s` then `h: write p`: the copy may send the new bytes.
         """
         host = Agent(what.by, is_host=True)
         past, element = self.past(host), Element(op, host)
@@ -197,11 +197,11 @@ class Order(Generic[P]):
     def record(self, op: int, what: Record) -> None:
         """past[e] := past[s]: an event captures what the stream holds at the call, and forgets what it captured before.
 
-        Fact: cudaEventRecord captures "the contents of the stream at the time of this call" and overwrites earlier state.
-        Counter-example: `record e; kernel; wait e on t`: t does not wait for the kernel, which came after the record.
+        Fact: cudaEventRecord captures "the contents of the stream at the time of this call" and overwrites earlier
+        state. Counter-example: `record e; kernel; wait e on t`: t does not wait for the kernel, which came after the
+        record.
         """
         past = self.lattice.via(self.launch(what.by, what.on), op)
-        self._pasts[Agent(what.on)] = past
         before = self.events.get(what.event)
         self.events[what.event] = Recorded(past, op, what.on, before.generation + 1 if before else 1)
 
@@ -259,10 +259,10 @@ class Order(Generic[P]):
     def _barrier_first(self, on: str, past: P) -> P:
         """access or wait on a legacy stream L: first past[L] ∪= past of every blocking stream of its device.
 
-        Fact: "the legacy stream first waits on all blocking streams, the action is queued in the legacy stream, and then
-        all blocking streams wait on the legacy stream", the action being a launch or a stream wait; per-thread default
-        streams take part, non-blocking ones (all of PyTorch's pool) do not.
-        Counter-example: `kernel on legacy; copy on a non-blocking stream`: no order, though the first is "stream 0".
+        Fact: "the legacy stream first waits on all blocking streams, the action is queued in the legacy stream, and
+        then all blocking streams wait on the legacy stream", the action being a launch or a stream wait; per-thread
+        default streams take part, non-blocking ones (all of PyTorch's pool) do not. Counter-example: `kernel on
+        legacy; copy on a non-blocking stream`: no order, though the first is "stream 0".
         """
         for follower in self._followers(on):
             past = self.lattice.join(past, self.past(Agent(follower)))
@@ -325,8 +325,8 @@ class Bits:
 class Epochs:
     """A past as the latest complete access of each agent: as large as there are agents.
 
-    Exact, because an agent completes its accesses in the order of issue: who knows one knows the agent's earlier ones. An
-    epoch is the number of the op plus one, so it says *which* access it is (0: none).
+    Exact, because an agent completes its accesses in the order of issue: who knows one knows the agent's earlier
+    ones. An epoch is the number of the op plus one, so it says *which* access it is (0: none).
     """
 
     def __init__(self) -> None:
@@ -360,8 +360,9 @@ class Epochs:
 
 
 class OneBit:
-    """A past as one bit: does it hold the one tracked access? Membership of one access evolves without the others, so this
-    loses nothing about that access; a proof chooses it nondeterministically."""
+    """A past as one bit: does it hold the one tracked access? Membership of one access evolves without the others, so
+    this loses nothing about that access; a proof chooses it nondeterministically.
+    """
 
     def __init__(self, tracked: Element) -> None:
         self.tracked = tracked
@@ -385,8 +386,8 @@ class OneBit:
 class Edges:
     """A past as the ops through which its knowledge came; `edges` collects every step from one such op to the next.
 
-    A node is an element (an access by its agent) or the number of an op that passed knowledge on. The past of an op reaches
-    back over `edges` to all that it holds: a graph that can say *why*.
+    A node is an element (an access by its agent) or the number of an op that passed knowledge on. The past of an op
+    reaches back over `edges` to all that it holds: a graph that can say *why*.
     """
 
     Node = Element | int

@@ -1,14 +1,15 @@
 """The keys of every op line, once: what the fast decoder is made of and what an error message lists.
 
-A line is decoded by msgspec into one struct an op. Only when that fails is it looked at slowly (`explain_line`), to say what is
-wrong and what is accepted. Unknown keys are kept out of the way as provenance, unless they look like a misspelt one:
-`"ordr": "any"` read as "no order given" would turn a race into a clean trace.
+A line is decoded by msgspec into one struct an op. Only when that fails is it looked at slowly (`explain_line`), to
+say what is wrong and what is accepted. Unknown keys are kept out of the way as provenance, unless they look like a
+misspelt one: `"ordr": "any"` read as "no order given" would turn a race into a clean trace.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -49,7 +50,7 @@ _DEFAULTS: dict[str, Any] = {"order": "stream", "batch": False}
 _TYPES = {
     bool: "true or false",
     str: "a string",
-    Pools: "an object of pool: ids, such as {\"gpu\": \"1-4,9\"}",
+    Pools: 'an object of pool: ids, such as {"gpu": "1-4,9"}',
     Source: 'one of "stream", "any", "call"',
     int | None: "a whole number",
     Name | None: "a string",
@@ -58,7 +59,7 @@ _TYPES = {
 }
 
 
-def _struct(op: str) -> type[msgspec.Struct]:
+def _struct(op: str, *, strict: bool) -> type[msgspec.Struct]:
     keys = _EVERY | _KEYS[op]
     required: list[Any] = [(key, kind) for key, (kind, must) in keys.items() if must]
     optional: list[Any] = [(key, kind, _DEFAULTS.get(key)) for key, (kind, must) in keys.items() if not must]
@@ -72,16 +73,28 @@ def _struct(op: str) -> type[msgspec.Struct]:
         kw_only=True,
         tag_field="op",
         tag=op,
-        forbid_unknown_fields=True,
+        forbid_unknown_fields=strict,
         gc=False,
     )
 
 
-LINES: dict[str, type[msgspec.Struct]] = {op: _struct(op) for op in _KEYS}
-_union: Any = None
-for _line in LINES.values():
-    _union = _line if _union is None else _union | _line
-DECODE = msgspec.json.Decoder(_union)
+def _decoder(*, strict: bool) -> msgspec.json.Decoder[Any]:
+    union: Any = None
+    for op in _KEYS:
+        line = _struct(op, strict=strict)
+        union = line if union is None else union | line
+    return msgspec.json.Decoder(union)
+
+
+DECODE = _decoder(strict=True).decode
+"""The fast way: a line to its struct, whose tag is the op. Refuses what it does not know."""
+
+_LENIENT = _decoder(strict=False).decode
+_OUTER = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+"""One level deep: what a hostile line nests inside stays bytes."""
+
+MAX_UNKNOWN = 100
+"""Keys of a line that are provenance, at most."""
 
 
 class LineError(ValueError):
@@ -99,63 +112,125 @@ def accepted_keys(op: str) -> str:
     return f'"{op}" has ' + ", ".join(key if must else f"[{key}]" for key, (_, must) in keys.items())
 
 
-def explain_line(raw: bytes, error: Exception) -> Any:
-    """Decodes a line that the fast decoder refused, or raises `LineError`. Returns the line if only unknown keys were odd."""
-    try:
-        obj = msgspec.json.decode(raw)
-    except RecursionError:
-        raise LineError("is nested too deeply", "a flat object with the keys of one op") from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as why:
-        raise LineError(f"is not JSON ({why})", "one JSON object a line, in UTF-8") from None
-    if not isinstance(obj, dict):
-        raise LineError(f"is {_kind(obj)}, not an object", "one JSON object a line, with op, by and the keys of that op")
-    op = obj.get("op")
+def explain_line(raw: bytes) -> Any:
+    """Decodes a line that the fast decoder refused, or raises `LineError`. If nothing but provenance was odd about it,
+    returns it.
+    """
+    obj = _outer(raw)
+    op = _value(obj["op"]) if "op" in obj else None
     if not isinstance(op, str) or op not in _KEYS:
-        wrong = 'has no key "op"' if "op" not in obj else f"has unknown op {show(op)}{_near(op, _KEYS)}"
+        wrong = 'has no key "op"' if "op" not in obj else f"has unknown op {show(op)}{_hint(op, _KEYS)}"
         raise LineError(wrong, "op is one of " + ", ".join(_KEYS))
     keys = _EVERY | _KEYS[op]
-    for key, (kind, must) in keys.items():
-        if key not in obj:
-            if must:
-                unknown = [k for k in obj if k not in keys and k != "op"]
-                near = get_close_matches(key, unknown, 1)
-                hint = f" (is {show(near[0])} meant?)" if near else ""
-                raise LineError(f'has no key "{key}"{hint}', accepted_keys(op))
-            continue
-        try:
-            msgspec.convert(obj[key], kind)
-        except msgspec.ValidationError:
-            raise LineError(f'has {show(obj[key])} for "{key}"', f'"{key}" is {_TYPES[kind]}') from None
-    for key in set(obj) - set(keys) - {"op"}:
-        near = get_close_matches(key, keys, 1, cutoff=0.75)
-        if near:
-            raise LineError(f'has unknown key "{key}": is "{near[0]}" meant?', accepted_keys(op))
+    unknown = obj.keys() - keys.keys() - {"op"}
+    if len(unknown) > MAX_UNKNOWN:
+        raise LineError(f"has {len(unknown)} unknown keys", f"up to {MAX_UNKNOWN}; {accepted_keys(op)}")
     try:
-        return msgspec.convert({key: obj[key] for key in obj if key == "op" or key in keys}, LINES[op])
+        line = _LENIENT(raw)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _mistyped(op, keys, obj, unknown, str(error)) from None
+    for key in sorted(unknown - _HARMLESS):
+        meant = near(key, keys, 0.8)
+        if meant is not None:
+            raise LineError(f'has unknown key "{clip(key)}": is "{meant}" meant?', accepted_keys(op))
+        if len(_HARMLESS) < 1000 and not near(key, _ALL, 0.8):
+            _HARMLESS.add(key)
+    return line
+
+
+_ALL = {key for op in _KEYS for key in (*_EVERY, *_KEYS[op])}
+_HARMLESS: set[str] = set()
+"""Keys met before that are like no key of any op."""
+
+
+def _outer(raw: bytes) -> Mapping[str, msgspec.Raw]:
+    try:
+        if not raw.isascii():
+            raw.decode()
+        obj: Mapping[str, msgspec.Raw] = _OUTER(raw)
+    except UnicodeDecodeError as why:
+        raise LineError(f"is not UTF-8 (byte {why.start})", "one JSON object a line, in UTF-8") from None
+    except RecursionError:
+        raise LineError("is nested too deeply", "a flat object with the keys of one op") from None
     except msgspec.ValidationError:
-        raise LineError(f"cannot be read ({error})", accepted_keys(op)) from None
+        wrong = f"is {_kind(raw)}, not an object"
+        raise LineError(wrong, "one JSON object a line, with op, by and the keys of that op") from None
+    except msgspec.DecodeError as why:
+        raise LineError(f"is not JSON ({why})", "one JSON object a line, in UTF-8") from None
+    return obj
+
+
+def _mistyped(
+    op: str, keys: Mapping[str, tuple[Any, bool]], obj: Mapping[str, msgspec.Raw], unknown: Collection[str], why: str
+) -> LineError:
+    """The first key that is missing or of another type."""
+    for key, (kind, must) in keys.items():
+        if key in obj:
+            try:
+                msgspec.json.decode(obj[key], type=kind)
+            except (msgspec.DecodeError, RecursionError):
+                return LineError(f'has {show(_value(obj[key]))} for "{key}"', f'"{key}" is {_TYPES[kind]}')
+        elif must:
+            meant = near(key, unknown, 0.6)
+            hint = f" (is {show(meant)} meant?)" if meant is not None else ""
+            return LineError(f'has no key "{key}"{hint}', accepted_keys(op))
+    return LineError(f"cannot be read ({why})", accepted_keys(op))
+
+
+class _Deep:
+    """Stands for a value that is nested too deeply to be decoded."""
+
+
+def _value(raw: msgspec.Raw) -> Any:
+    """A value as far as a message needs it."""
+    text = memoryview(raw)
+    if len(text) > 1000:
+        head = bytes(text[:60]).decode(errors="replace")
+        return head if head.startswith('"') else _Deep()
+    try:
+        return msgspec.json.decode(raw)
+    except RecursionError:
+        return _Deep()
+    except msgspec.DecodeError as why:
+        return f"({why})"
 
 
 def show(value: Any) -> str:
     """A value of a bad line, short enough for a one-line message."""
     try:
         text = msgspec.json.encode(value).decode()
-    except (RecursionError, msgspec.EncodeError):
-        text = "a deeply nested value"
-    return text if len(text) <= 60 else text[:57] + "..."
+    except (RecursionError, TypeError, ValueError, msgspec.MsgspecError):
+        text = "a long or deeply nested value"
+    return clip(text)
 
 
-def _near(value: Any, names: Any) -> str:
-    near = get_close_matches(value, names, 1) if isinstance(value, str) else []
-    return f" (is {near[0]} meant?)" if near else ""
+def clip(text: str, length: int = 60) -> str:
+    """The start of a long text."""
+    return text if len(text) <= length else text[: length - 3] + "..."
 
 
-def _kind(value: Any) -> str:
-    kinds: dict[Any, Literal["a list", "a string", "a number", "true or false", "null"]] = {
-        list: "a list",
-        str: "a string",
-        int: "a number",
-        float: "a number",
-        bool: "true or false",
-    }
-    return kinds.get(type(value), "null")
+def printable(text: str, length: int) -> str:
+    """One line for a terminal: what is not printable is spelt out (`\\x1b`), what is too long is cut."""
+    text = clip(text, length)
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def near(name: str, names: Collection[str], cutoff: float) -> str | None:
+    """Which of `names` a misspelt name may stand for. Long ones stand for nothing."""
+    if len(name) > 20:
+        return None
+    found = get_close_matches(name.lower(), [other for other in names if len(other) <= 20], 1, cutoff)
+    return found[0] if found else None
+
+
+def _hint(value: Any, names: Collection[str]) -> str:
+    meant = near(value, names, 0.6) if isinstance(value, str) else None
+    return f" (is {meant} meant?)" if meant is not None else ""
+
+
+def _kind(raw: bytes) -> str:
+    """What JSON value a line is, by its first character."""
+    kinds = {"[": "a list", '"': "a string", "t": "true", "f": "false", "n": "null"}
+    return kinds.get(raw.lstrip()[:1].decode(), "a number")

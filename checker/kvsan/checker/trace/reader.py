@@ -1,8 +1,8 @@
 """Reads a trace line by line: from a file (plain or gzip, told apart by its first bytes), from stdin, or from objects.
 
-Memory is bounded by the longest line (refused beyond `MAX_LINE`) and by the tokens still to be taken, never by the length of
-the trace. Whatever is wrong with the input is one `TraceError`. The reader checks what one line and the tokens before it
-can show; whether the accesses are ordered is the checker's business.
+Memory is bounded by the longest line (refused beyond `MAX_LINE`) and by the tokens still to be taken, never by the
+length of the trace. Whatever is wrong with the input is one `TraceError`. The reader checks what one line and the
+tokens before it can show; whether the accesses are ordered is the checker's business.
 """
 
 from __future__ import annotations
@@ -15,17 +15,29 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import msgspec
 
 from kvsan.checker.recent import Recent
-from kvsan.checker.trace.header import Header, TraceError, header_from, parse_header
-from kvsan.checker.trace.keys import DECODE, LineError, accepted_keys, explain_line
+from kvsan.checker.trace.header import MAX_AGENTS, Header, TraceError, header_from, parse_header
+from kvsan.checker.trace.keys import DECODE, LineError, accepted_keys, clip, explain_line
 from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Poll, Put, Record, Sync, Touch, Wait
 
 MAX_LINE = 64 << 20
 """Bytes. A forward that names a million scattered blocks twice is 16 MB."""
+
+MAX_HEADER = 4 << 20
+"""Bytes of line 1."""
+
+MAX_BLANK = 1000
+"""Blank lines at the end of a file."""
+
+MAX_RANGES = 1 << 21
+"""Ranges in one list of ids: twice a million scattered blocks. Each takes 130 bytes once read."""
+
+CACHED_IDS = 1 << 12
+"""Characters up to which a list of ids is remembered."""
 
 SPENT_TOKENS = 1 << 16
 """How many tokens that were taken once are remembered, so that several threads may take the same one."""
@@ -34,7 +46,10 @@ _GZIP = b"\x1f\x8b"
 
 
 class Trace:
-    """A header and its ops, to be iterated once. `name` is what messages call it; `bytes_read()` is for a progress bar."""
+    """A header and its ops, to be iterated once: as ops, or as the `lines` after the header.
+
+    `name` is what messages call it; `bytes_read()` is for a progress bar.
+    """
 
     def __init__(
         self, name: str, header: Header, lines: Iterable[bytes | Mapping[str, Any]], bytes_read: Callable[[], int]
@@ -42,12 +57,12 @@ class Trace:
         self.name = name
         self.header = header
         self.bytes_read = bytes_read
-        self._lines = lines
+        self.lines = lines
 
     def __iter__(self) -> Iterator[Op]:
         builder = _Builder(self.header)
         number = 1
-        for raw in self._lines:
+        for raw in self.lines:
             number += 1
             try:
                 yield builder.build(number - 2, raw)
@@ -59,8 +74,36 @@ class Trace:
 def open_trace(path: str | Path) -> Iterator[Trace]:
     """Opens a trace file (`-` is stdin). Raises `TraceError`, here or while the ops are read."""
     name = str(path)
+    with _open(name) as file:
+        try:
+            start = file.peek(1)[:1]
+        except OSError as error:
+            raise TraceError(name, 0, f"cannot be read ({error.strerror})", "a readable trace file") from None
+        zipped = start == _GZIP[:1]  # no JSON text starts so, and a pipe may hold no second byte yet
+        if name.endswith(".gz") and not zipped:
+            wrong = "is not gzip, though it is named so" if start else "is empty"
+            raise TraceError(name, 0, wrong, "a gzip file that starts with the bytes 1f 8b")
+        data = io.BufferedReader(cast(Any, gzip.GzipFile(fileobj=file)), 1 << 16) if zipped else file
+        first = next(_lines(name, data, MAX_HEADER), None)
+        if first is None:
+            raise TraceError(name, 0, "is empty", 'a header such as {"kvsan_trace": 1, "pools": {"gpu": 1024}}')
+        try:
+            header = parse_header(first)
+        except LineError as error:
+            raise TraceError(name, 1, error.wrong, error.accepted) from None
+        yield Trace(name, header, _lines(name, data, MAX_LINE, 1), file.tell if file.seekable() else lambda: 0)
+
+
+@contextmanager
+def _open(name: str) -> Iterator[io.BufferedReader]:
+    if name == "-":
+        if sys.stdin is None:
+            raise TraceError(name, 0, "is standard input, which is closed", "a trace file, .jsonl or .jsonl.gz")
+        stdin = cast(Any, sys.stdin.buffer)
+        yield stdin if hasattr(stdin, "peek") else io.BufferedReader(stdin)
+        return
     try:
-        file: BinaryIO = sys.stdin.buffer if name == "-" else Path(path).open("rb")
+        file = Path(name).open("rb")  # noqa: SIM115 - closed below
     except IsADirectoryError:
         raise TraceError(name, 0, "is a folder", "a trace file, .jsonl or .jsonl.gz") from None
     except FileNotFoundError:
@@ -69,21 +112,7 @@ def open_trace(path: str | Path) -> Iterator[Trace]:
         why = error.strerror if isinstance(error, OSError) else error
         raise TraceError(name, 0, f"cannot be read ({why})", "a readable trace file") from None
     with file:
-        buffered = cast(io.BufferedReader, file)
-        start = buffered.peek(2)[:2]
-        if start != _GZIP and name.endswith(".gz"):
-            wrong = "is empty" if not start else "is not gzip, though it is named so"
-            raise TraceError(name, 0, wrong, "a gzip file that starts with the bytes 1f 8b")
-        data: BinaryIO = cast(BinaryIO, gzip.GzipFile(fileobj=buffered)) if start == _GZIP else buffered
-        lines = _lines(name, data)
-        first = next(lines, None)
-        if first is None:
-            raise TraceError(name, 0, "is empty", 'a header such as {"kvsan_trace": 1, "pools": {"gpu": 1024}}')
-        try:
-            header = parse_header(first)
-        except LineError as error:
-            raise TraceError(name, 1, error.wrong, error.accepted) from None
-        yield Trace(name, header, lines, buffered.tell if name != "-" else lambda: 0)
+        yield file
 
 
 def from_objects(header: Mapping[str, Any], ops: Iterable[Mapping[str, Any]], name: str = "trace") -> Trace:
@@ -94,31 +123,39 @@ def from_objects(header: Mapping[str, Any], ops: Iterable[Mapping[str, Any]], na
         raise TraceError(name, 1, error.wrong, error.accepted) from None
 
 
-def _lines(name: str, data: BinaryIO) -> Iterator[bytes]:
-    number = 0
+def _lines(name: str, data: io.BufferedReader, longest: int, number: int = 0) -> Iterator[bytes]:
+    """The lines after line `number`, each of at most `longest` bytes."""
     blank = 0
     while True:
         number += 1
         try:
-            line = data.readline(MAX_LINE + 1)
+            line = data.readline(longest + 1)
         except EOFError:
             raise TraceError(name, number, "is cut off (the gzip stream ends early)", "a whole file") from None
         except (OSError, zlib.error) as error:
             raise TraceError(name, number, f"cannot be read ({error})", "an undamaged file") from None
         if not line:
             return
-        if len(line) > MAX_LINE:
-            raise TraceError(name, number, f"is longer than {MAX_LINE >> 20} MiB", "one JSON object a line")
+        if len(line) > longest:
+            raise TraceError(name, number, f"is longer than {longest >> 20} MiB", "one JSON object a line")
         if line.isspace():
             blank = blank or number
-            continue
+            if number - blank < MAX_BLANK:
+                continue
         if blank:  # at the end of a file they are harmless; inside, they would shift every op's number
             raise TraceError(name, blank, "is blank", "one JSON object a line")
         yield line
 
 
-@lru_cache(maxsize=64)
+_cached = lru_cache(maxsize=64)(Blocks.parse)
+
+
 def _blocks(text: str) -> Blocks:
+    """An engine names the same blocks again and again; long lists are too large to be kept for that."""
+    if len(text) <= CACHED_IDS:
+        return _cached(text)
+    if text.count(",") >= MAX_RANGES:
+        raise ValueError(f"more than {MAX_RANGES} ranges in one line")
     return Blocks.parse(text)
 
 
@@ -128,18 +165,31 @@ class _Builder:
     def __init__(self, header: Header) -> None:
         self._pools = header.pools
         self._attached = header.attached
+        self._threads: set[str] = set()
+        self._streams = set(header.streams)
         self._live: set[str] = set()
         self._spent: Recent[str, bool] = Recent(SPENT_TOKENS)
 
     def build(self, index: int, raw: bytes | Mapping[str, Any]) -> Op:
         line: Any
+        text = raw if isinstance(raw, bytes) else msgspec.json.encode(raw)
         try:
-            line = DECODE.decode(raw if isinstance(raw, bytes) else msgspec.json.encode(raw))
-        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            line = explain_line(raw if isinstance(raw, bytes) else msgspec.json.encode(raw), error)
+            line = DECODE(text)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            line = explain_line(text)
+        if line.by not in self._threads:
+            self.meet(self._threads, line.by)
         return _BUILD[type(line).__struct_config__.tag](self, line, index)
 
+    def meet(self, known: set[str], name: str) -> None:
+        """A host thread or a stream that was not seen before."""
+        if len(self._threads) + len(self._streams) >= MAX_AGENTS:
+            raise LineError("names one stream or host thread too many", f"up to {MAX_AGENTS} in one trace")
+        known.add(name)
+
     def access(self, line: Any, index: int) -> Access:
+        if line.on is not None and line.on not in self._streams:
+            self.meet(self._streams, line.on)
         if not line.reads and not line.writes:
             raise LineError("is an access that neither reads nor writes", accepted_keys("access"))
         if line.planned is not None and not 0 <= line.planned < index:
@@ -165,17 +215,29 @@ class _Builder:
             line.t,
         )
 
+    def record(self, line: Any, index: int) -> Record:
+        if line.on not in self._streams:
+            self.meet(self._streams, line.on)
+        return Record(line.by, line.on, line.event, line.t)
+
+    def wait(self, line: Any, index: int) -> Wait:
+        if line.on not in self._streams:
+            self.meet(self._streams, line.on)
+        return Wait(line.by, line.on, line.event, line.t)
+
     def sync(self, line: Any, index: int) -> Sync:
         given = [key for key in ("event", "stream", "device") if getattr(line, key) is not None]
         if len(given) != 1:
             raise LineError(
                 f"is a sync with {' and '.join(given) or 'nothing to wait for'}", "exactly one of event, stream, device"
             )
+        if line.stream is not None and line.stream not in self._streams:
+            self.meet(self._streams, line.stream)
         return Sync(line.by, line.event, line.stream, line.device, line.t)
 
     def put(self, line: Any, index: int) -> Put:
         if line.token in self._live or self._spent.get(line.token):
-            raise LineError(f'puts token "{line.token}" a second time', "a token is put once")
+            raise LineError(f'puts token "{clip(line.token)}" a second time', "a token is put once")
         self._live.add(line.token)
         return Put(line.by, line.token, line.t)
 
@@ -185,7 +247,7 @@ class _Builder:
             self._spent[line.token] = True
         elif not self._spent.get(line.token) and not self._attached:
             raise LineError(
-                f'gets token "{line.token}", which was never put',
+                f'gets token "{clip(line.token)}", which was never put',
                 'a token put before it (several processes: "kvsan merge" first), or "start": "attached"',
             )
         return Get(line.by, line.token, line.t)
@@ -193,13 +255,15 @@ class _Builder:
     def blocks(self, pool: str, ids: str) -> Blocks:
         size = self._pools.get(pool)
         if size is None:
-            raise LineError(f'names pool "{pool}"', "a pool of the header: " + ", ".join(self._pools))
+            known = ", ".join(self._pools) or "it has none"
+            raise LineError(f'names pool "{clip(pool)}"', f"a pool of the header: {known}")
         try:
             blocks = _blocks(ids)
         except ValueError as error:
-            raise LineError(f'has bad ids for pool "{pool}": {error}', 'ranges such as "1-4,9"') from None
+            raise LineError(f'has bad ids for pool "{clip(pool)}": {error}', 'ranges such as "1-4,9"') from None
         if blocks.end > size:
-            raise LineError(f'names block {blocks.end - 1} of pool "{pool}"', f"ids from 0 to {size - 1}")
+            accepted = f"ids from 0 to {size - 1}" if size else "no id, since that pool is empty"
+            raise LineError(f'names block {blocks.end - 1} of pool "{clip(pool)}"', accepted)
         return blocks
 
     def life(self, line: Any, index: int) -> Alloc | Free | Touch:
@@ -212,8 +276,8 @@ class _Builder:
 _LIFE: dict[Any, type[Alloc] | type[Free] | type[Touch]] = {"alloc": Alloc, "free": Free, "touch": Touch}
 _BUILD: dict[Any, Callable[[_Builder, Any, int], Op]] = {
     "access": _Builder.access,
-    "record": lambda _, line, __: Record(line.by, line.on, line.event, line.t),
-    "wait": lambda _, line, __: Wait(line.by, line.on, line.event, line.t),
+    "record": _Builder.record,
+    "wait": _Builder.wait,
     "sync": _Builder.sync,
     "poll": lambda _, line, __: Poll(line.by, line.event, line.done, line.t),
     "put": _Builder.put,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -42,26 +43,31 @@ def op_document(op: Op) -> dict[str, Any]:
 
 
 class TraceWriter:
-    """A context manager: `with TraceWriter(path, header) as out: out.write(op)`. `path` may be a binary file."""
+    """A context manager: `with TraceWriter(path, header) as out: out.write(op)`.
+
+    `path` may be a binary file, which stays open.
+    """
 
     def __init__(self, path: str | Path | BinaryIO, header: Header) -> None:
-        self._file: BinaryIO
-        self._owns = isinstance(path, str | Path)
-        if isinstance(path, str | Path):
-            # mtime 0: the same ops give the same bytes
-            self._file = (
-                cast(BinaryIO, gzip.GzipFile(path, "wb", mtime=0)) if str(path).endswith(".gz") else Path(path).open("wb")
-            )
-        else:
+        self._closing = ExitStack()
+        if not isinstance(path, str | Path):
             self._file = path
-        self._file.write(_encode(header.document()) + b"\n")
+        else:
+            self._file = self._closing.enter_context(open(path, "wb"))  # noqa: SIM115 - closed by __exit__
+            if str(path).endswith(".gz"):  # no name and no time in it: the same ops give the same bytes
+                zipped = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, mtime=0)
+                self._file = cast(BinaryIO, self._closing.enter_context(zipped))
+        self.write_object(header.document())
 
     def write(self, op: Op) -> None:
-        self._file.write(_encode(op_document(op)) + b"\n")
+        self.write_object(op_document(op))
+
+    def write_object(self, line: Mapping[str, Any]) -> None:
+        """A line that is an object of `TRACE.md` already."""
+        self._file.write(_encode(line) + b"\n")
 
     def __enter__(self) -> TraceWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        if self._owns:
-            self._file.close()
+        self._closing.close()

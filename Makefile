@@ -1,0 +1,46 @@
+# Needs git, make and a Python 3.11 or newer; everything else goes into $(VENV).
+PYTHON ?= python3
+VENV ?= .venv
+# More arguments for pytest: make test ARGS="-k hazard"
+ARGS ?=
+
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+# One stamp for a set of extras and the interpreter asked for, so that another PYTHON does not pass unnoticed.
+stamp = $(VENV)/.installed-$(1)-$(subst /,_,$(PYTHON))
+
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint bench sweep clean
+
+help: ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@echo "  PYTHON=$(PYTHON) chooses the interpreter, VENV=$(VENV) its folder."
+
+demo: $(call stamp,checker) ## find the races in a small engine, name the missing edges, check the repair
+	$(BIN)/python -m kvsan.checker.demo
+
+test: $(call stamp,test) ## run the tests
+	$(PYTEST) $(ARGS)
+
+check: lint test ## what CI runs: lint, format, types, import contracts, tests
+
+lint: $(call stamp,test) ## check without the tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(call stamp,test+engine) ## run the benchmarks (installs torch)
+	$(PYTEST) benchmarks --benchmark-only --benchmark-autosave $(ARGS)
+
+sweep: $(call stamp,test) ## run the heavy sweeps
+	$(PYTEST) -m sweep -n auto $(ARGS)
+
+$(call stamp,%): pyproject.toml constraints.txt scripts/bootstrap
+	PYTHON=$(PYTHON) VENV=$(VENV) scripts/bootstrap $(subst +, ,$*)
+	@touch $@
+
+clean: ## remove the environment, builds and caches
+	rm -rf $(VENV) build dist .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find model runtime checker tests benchmarks -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,5 @@
+"""`python -m kvsan.checker` is `kvsan`."""
+
+from kvsan.checker.cli import main
+
+main()
