@@ -1,7 +1,9 @@
-"""A concrete engine that follows a design: N blocks, vector clocks, a bounded run-ahead. It shares no code with the proof.
+"""A concrete engine that follows a design: N blocks, vector clocks, a bounded run-ahead. It shares no code with
+the proof.
 
-It keeps whole clocks, every access of every block, and the number of every step, and it abstracts nothing: no tracked access, no
-order types, no environment. One host thread. A call that the design does not allow is an `AssertionError`.
+It keeps whole clocks, every access of every block, and the number of every step, and it abstracts nothing: no
+tracked access, no order types, no environment. One host thread. A call that the design does not allow is an
+`AssertionError`.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ class Cell:
 
 
 class Engine:
+    """The engine. `races` is what it has seen so far."""
+
     def __init__(self, design: Design, blocks: int, run_ahead: int) -> None:
         assert not design.threads
         self.design, self.run_ahead = design, run_ahead
@@ -144,9 +148,7 @@ class Engine:
                     self.races.add(("RAW", earlier, work.name, self.cells.index(cell)))
                 if writes and clock.get(who, 0) < number:
                     self.races.add(("WAW" if wrote else "WAR", earlier, work.name, self.cells.index(cell)))
-            cell.accesses += [(agent, count, False, work.name)] * reads + [
-                (agent, count, True, work.name)
-            ] * writes
+            cell.accesses += [(agent, count, False, work.name)] * reads + [(agent, count, True, work.name)] * writes
             if work.on is not None and work.on == self.recorder:
                 cell.last_use = self.launched
             cell.facets.update(work.then)
@@ -231,8 +233,8 @@ def simulate(engine: Engine, actions: int, dice: random.Random) -> None:
 
 
 def follow(engine: Engine, actions: Iterable[tuple[str, str, bool]]) -> None:
-    """Plays a schedule on block 0: (kind, which, whether it touches the block). What has no order of its own (a record
-    without work) happens where the step program has it."""
+    """Plays a schedule on block 0: (kind, which, whether it touches the block). What has no order of its own (a
+    record without work) happens where the step program has it."""
     at = 0
     items = engine.design.step
     for kind, of, touches in actions:

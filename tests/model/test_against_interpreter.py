@@ -8,10 +8,11 @@ import pytest
 
 from kvsan.model.design import Design
 from kvsan.model.designs import load, names
-from kvsan.model.proof import Refused, Refuted, verify
-from kvsan.model.proof.actions import Action, System
+from kvsan.model.proof import Refuted, verify
+from kvsan.model.proof.actions import Action
 from kvsan.model.proof.graph import explore
 from kvsan.model.proof.search import Pair, search
+from kvsan.model.proof.system import System
 from kvsan.model.proof.verdict import Proved
 from model.interpreter import Engine, follow, simulate
 from model.random_designs import random_design
@@ -38,22 +39,20 @@ def agrees(design: Design, dice: random.Random, plays: int) -> bool:
     return not possible
 
 
-def compare(seeds: range, plays: int) -> int:
-    safe = 0
-    for seed in seeds:
-        safe += agrees(random_design(seed), random.Random(seed), plays)
-    assert 0 < safe < len(seeds)
-    return safe
+def compare(seeds: range, plays: int) -> None:
+    safe = sum(agrees(random_design(seed), random.Random(seed), plays) for seed in seeds)
+    assert len(seeds) / 6 < safe < len(seeds) * 5 / 6, f"{safe} of {len(seeds)} are safe: the drawing says little"
 
 
-def test_300_random_designs() -> None:
-    safe = compare(range(300), plays=3)
-    assert 50 < safe < 250
+@pytest.mark.parametrize("first", range(0, 300, 100))
+def test_300_random_designs(first: int) -> None:
+    compare(range(first, first + 100), plays=2)
 
 
 @pytest.mark.sweep
-def test_3000_random_designs() -> None:
-    compare(range(3000), plays=30)
+@pytest.mark.parametrize("first", range(10_000, 12_000, 100))
+def test_2000_random_designs(first: int) -> None:
+    compare(range(first, first + 100), plays=20)
 
 
 @pytest.mark.parametrize("name", names())
@@ -81,8 +80,9 @@ def test_run_ahead_0_1_2_4_against_unbounded(seed: int) -> None:
 
 
 @pytest.mark.sweep
-def test_run_ahead_against_unbounded_in_many_designs() -> None:
-    for seed in range(2000, 3000):
+@pytest.mark.parametrize("first", range(20_000, 21_000, 100))
+def test_run_ahead_against_unbounded_in_many_designs(first: int) -> None:
+    for seed in range(first, first + 100):
         depths(random_design(seed))
 
 
@@ -91,21 +91,3 @@ def test_run_ahead_against_unbounded_in_the_catalogue(name: str) -> None:
     design = load(name)
     if design.run_ahead == "any":
         depths(design)
-
-
-def test_a_design_with_a_rule_that_can_never_happen_is_refused() -> None:
-    from kvsan.model.design import Protocol
-
-    p = Protocol("dead")
-    compute = p.stream("compute")
-    b = p.block(owner="none | running | lost")
-    p.free(b.none)
-    with p.step():
-        compute.forward(reads=b.running)
-    with p.scheduler() as may:
-        may("allocate", when=b.none, then=b.running)
-        may("finish", when=b.running, then=b.none)
-        may("find again", when=b.lost, then=b.running)
-    verdict = verify(p.design())
-    assert isinstance(verdict, Refused)
-    assert verdict.dead == ("rule 'find again'",)

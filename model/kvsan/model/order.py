@@ -101,7 +101,7 @@ class Order(Generic[P]):
         return self.lattice.bottom() if known is None else known
 
     def suppose(self, pasts: Mapping[Agent, P], events: Mapping[str, P], tokens: Mapping[str, P]) -> None:
-        """Starts from these pasts instead of from nothing: what one op does to *any* state is read off so (`model.proof`).
+        """Starts from these pasts instead of from nothing: `model.proof` reads off so what one op does to *any* state.
 
         An event given here counts as recorded; one never recorded has an empty past, which orders nothing either way.
         """

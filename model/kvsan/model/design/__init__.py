@@ -2,21 +2,21 @@
 
     from kvsan.model.design import Protocol, last_use, now, retired, seen
 
-`build` is the language, `ir` what it makes, `guards` the conditions on a block, `check` what is refused at definition.
+`build` is the language, `ir` and `parts` what it makes, `guards` the conditions on a block, `check` what is
+refused at definition.
 """
 
-from kvsan.model.design.build import Protocol, got, last_use, newest, next_step, now, retired, seen
-from kvsan.model.design.guards import Assign, DesignError, Facet, Guard
-from kvsan.model.design.ir import (
+from kvsan.model.design.build import EventRef, Protocol, got, last_use, newest, next_step, now, retired, seen
+from kvsan.model.design.guards import Assign, BlockRef, DesignError, Facet, Guard
+from kvsan.model.design.ir import Design, Expected
+from kvsan.model.design.parts import (
     ANY,
     MAIN,
     Block,
     Claim,
-    Design,
     Edge,
     EdgeKind,
     Event,
-    Expected,
     Fence,
     Got,
     Item,
@@ -37,12 +37,14 @@ __all__ = [
     "MAIN",
     "Assign",
     "Block",
+    "BlockRef",
     "Claim",
     "Design",
     "DesignError",
     "Edge",
     "EdgeKind",
     "Event",
+    "EventRef",
     "Expected",
     "Facet",
     "Fence",

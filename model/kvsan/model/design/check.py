@@ -1,7 +1,9 @@
-"""What is wrong with a design before any proof: names, roles, events nobody records, jobs that a rule drops unsaid.
+"""What is wrong with a design before any proof: names, roles, events nobody records, jobs that a rule drops
+unsaid.
 
-The last one is a lesson: a queued job that is folded into the owner of a block vanishes when a rule changes the owner, and the
-proof of what is left says "safe". So a rule that leaves a facet value which guards pending work must say `cancels=`.
+The last one is a lesson: a queued job that is folded into the owner of a block vanishes when a rule changes the
+owner, and the proof of what is left says "safe". So a rule that leaves a facet value which guards pending work
+must say `cancels=`.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 from collections import Counter
 
 from kvsan.model.design.guards import DesignError, blocks, unknown
-from kvsan.model.design.ir import MAIN, Block, Design, Fence, Got, Mark, Retired, Rule, Seen, Submit, Work
+from kvsan.model.design.ir import Design
+from kvsan.model.design.parts import MAIN, Block, Fence, Got, Mark, Retired, Rule, Seen, Submit, Work
 
 
 def check(design: Design) -> None:
@@ -22,10 +25,11 @@ def check(design: Design) -> None:
 
 
 def pending(design: Design) -> dict[str, frozenset[str]]:
-    """For each item that is planned (it runs when its guard holds), the facets that plan it: those that its guard asks
-    about and that it changes. `want_store` plans the store, which leaves `storing`."""
+    """For each item that is planned (it runs when its guard holds), the facets that plan it: those that its
+    guard asks about and that it changes. `want_store` plans the store, which leaves `storing`."""
     out = {}
-    for item in (*design.works(), *(i for i in design.step if isinstance(i, Submit))):
+    planned: list[Work | Submit] = [*design.works(), *(item for item in design.step if isinstance(item, Submit))]
+    for item in planned:
         if isinstance(item, Work) and item.every_step:
             continue
         changed = frozenset(facet for facet, _ in item.then)
@@ -48,13 +52,11 @@ def _unique(design: Design) -> None:
     for what, names in groups.items():
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
-            raise DesignError(
-                f"{design.name}: two {what}s are called {twice[0]!r}; traces go by name, so give each its own"
-            )
+            raise DesignError(f"{design.name}: two {what}s are called {twice[0]!r}; traces go by name")
     for facet in design.facets:
         if len(set(facet.values)) < len(facet.values) or not all(v.isidentifier() for v in facet.values):
             raise DesignError(
-                f"{design.name}: facet {facet.name} has values {facet.values}; write distinct names with | between"
+                f"{design.name}: facet {facet.name} has values {facet.values}; write distinct names, | between"
             )
 
 
@@ -63,9 +65,7 @@ def _roles(design: Design) -> None:
     streams = {s.name: s for s in design.streams}
     steps = [e.name for e in design.events if e.per == "step"]
     if len(steps) > 1:
-        raise DesignError(
-            f"{design.name}: one event a step says that the host has seen it, not {' and '.join(steps)}"
-        )
+        raise DesignError(f"{design.name}: one event a step says that the host has seen it, not {' and '.join(steps)}")
     for work in design.works():
         if work.reads is None and work.writes is None and not work.every_step:
             raise DesignError(f"{work.name}: says neither reads= nor writes=")
@@ -74,7 +74,7 @@ def _roles(design: Design) -> None:
         waits = work.on is not None and streams[work.on].waits
         if work.after and not waits:
             raise DesignError(
-                f"{work.name}: {work.on or 'the host'} cannot wait for an event; let the host see it first (needs=seen(...))"
+                f"{work.name}: {work.on or 'the host'} cannot wait for an event; the host must see it first (needs=seen(...))"
             )
         for event in (*work.after, *work.signals):
             if event not in events:
@@ -83,15 +83,11 @@ def _roles(design: Design) -> None:
             if queue not in design.queues:
                 raise unknown("queue", queue, design.queues)
         if work.on is None and (work.signals or work.order != "stream"):
-            raise DesignError(
-                f"{work.name}: what the host does itself is done when it returns; it signals nothing"
-            )
+            raise DesignError(f"{work.name}: what the host does itself is done when it returns; it signals nothing")
     for thread in design.threads:
         for job in thread.jobs:
             if job.every_step or job.takes is None:
-                raise DesignError(
-                    f"{job.name}: a job of {thread.name} must say takes=, the queue that it comes from"
-                )
+                raise DesignError(f"{job.name}: a job of {thread.name} must say takes=, the queue that it comes from")
             submitted = [i for i in design.step if isinstance(i, Submit) and i.queue == job.takes]
             if not submitted:
                 raise DesignError(f"{job.name}: nobody submits to {job.takes}")
@@ -106,9 +102,26 @@ def _recorded(design: Design) -> None:
     used |= {n.event: rule.name for rule in design.rules for n in rule.needs if isinstance(n, Seen)}
     for event, by in used.items():
         if event not in recorded:
+            raise DesignError(f"{by}: nobody records {event}; waiting for an event never recorded orders nothing")
+    transfers = {event.name for event in design.events if event.per in ("block", "transfer")}
+    for by, event in (
+        *((rule.name, event) for rule in design.rules for _, event in rule.records),
+        *((item.name, event) for item in design.step if isinstance(item, Submit) for event in item.creates),
+    ):
+        if event not in transfers:
             raise DesignError(
-                f"{by}: nobody records {event}; waiting for an event never recorded orders nothing"
+                f"{by}: {event} is one object for all blocks, and another block's rule would replace it;"
+                " declare it per='block' or per='transfer'"
             )
+    every = [e for work in design.works() if work.every_step for e in work.signals]
+    every += [item.event for item in design.step if isinstance(item, Mark)]
+    if design.step_event is not None and (
+        every.count(design.step_event) != 1
+        or any(design.step_event in work.signals for work in design.works() if not work.every_step)
+    ):
+        raise DesignError(
+            f"{design.name}: {design.step_event} is recorded once in every step, by a forward or a record"
+        )
     fences = any(isinstance(n, Retired) for rule in design.rules for n in (*rule.needs, rule.free))
     if fences and design.step_event not in recorded:
         raise DesignError(
@@ -129,10 +142,8 @@ def _rule(design: Design, rule: Rule) -> None:
                 f"{rule.name}: only retired(last_use) can be needed; other fences hold a free: free={need}"
             )
     if rule.free is not None and len(rule.then) != 1:
-        raise DesignError(
-            f"{rule.name}: a held free changes one facet, and does so when the fence has been seen"
-        )
-    known = [item for item in (*design.works(), *design.step) if isinstance(item, Work | Submit)]
+        raise DesignError(f"{rule.name}: a held free changes one facet, and does so when the fence has been seen")
+    known: list[Work | Submit] = [*design.works(), *(item for item in design.step if isinstance(item, Submit))]
     names = [item.name for item in known]
     for cancelled in rule.cancels:
         if cancelled not in names:
@@ -148,7 +159,8 @@ def _rule(design: Design, rule: Rule) -> None:
             after = {**block, **changes}
             still = item.when.holds(after) if isinstance(item, Submit) else any(item.mode(after))
             if due and not still and rule.when.holds(block):
+                guard = item.when if isinstance(item, Submit) else item.reads if item.writes is None else item.writes
                 raise DesignError(
-                    f"{rule.name}: drops {item.name!r}, which is due while {item.when if isinstance(item, Submit) else (item.reads or item.writes)};"
-                    f" say cancels=[{item.name!r}], or make the queued job a facet of its own"
+                    f"{rule.name}: drops {item.name!r}, which is due while {guard}; say cancels=[{item.name!r}],"
+                    " or make the queued job a facet of its own"
                 )

@@ -1,9 +1,9 @@
 """Guards: what must hold of a block, as frozen values that read like the sentence.
 
-A block is described by facets (who owns it, what it holds, who pins it), each with a few values. A guard says which values
-a rule or an op asks for: `b.running & b.empty`, `b.loading | b.abandoned`, `~b.pin.none`. It is data, so it can be printed,
-hashed and enumerated. A wrong name fails where it is written, with the nearest right one; `and`, `or` and `not`, which
-Python would evaluate at once, fail with what to write instead.
+A block is described by facets (who owns it, what it holds, who pins it), each with a few values. A guard says
+which values a rule or an op asks for: `b.running & b.empty`, `b.loading | b.abandoned`, `~b.pin.none`. It is
+data, so it can be printed, hashed and enumerated. A wrong name fails where it is written, with the nearest
+right one; `and`, `or` and `not`, which Python would evaluate at once, fail with what to write instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class DesignError(ValueError):
 
 def unknown(what: str, name: str, names: Iterable[str]) -> DesignError:
     """The error for a name that does not exist: the nearest one that does, else all of them."""
-    known = sorted(set(names))
+    known = sorted({str(one) for one in names})
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(known) or 'none'}"
     return DesignError(f"no {what} {name!r}; {hint}")
@@ -121,9 +121,7 @@ class Some(Guard):
 def _guard(value: object, sign: str) -> Guard:
     if isinstance(value, Guard):
         return value
-    raise DesignError(
-        f"{value!r} is no guard; on both sides of {sign} stands something like b.running or b.pin.none"
-    )
+    raise DesignError(f"{value!r} is no guard; on both sides of {sign} stands something like b.running or b.pin.none")
 
 
 def _parts(guard: Guard, kind: type[Every | Some]) -> tuple[Guard, ...]:
@@ -144,9 +142,7 @@ class FacetRef:
         return Is(self._facet.name, (name,), self._facet.values)
 
     def __bool__(self) -> bool:
-        raise DesignError(
-            f"a facet ({self._facet.name}) is not a guard: name one of {', '.join(self._facet.values)}"
-        )
+        raise DesignError(f"a facet ({self._facet.name}) is not a guard: name one of {', '.join(self._facet.values)}")
 
 
 class BlockRef:

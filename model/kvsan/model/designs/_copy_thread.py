@@ -1,8 +1,10 @@
-"""The copy back end of SimpleCPUOffloadConnector with its background thread: jobs go through a queue, the thread waits and copies.
+"""The copy back end of SimpleCPUOffloadConnector with its background thread: jobs go through a queue, the
+thread waits and copies.
 
-The worker's main thread launches the forward, re-records `compute_done` each step and submits jobs; the copy thread takes a job,
-lets its stream wait, copies, records a fresh event and appends it to a list that the main thread polls. A queued job is a
-facet of its own, so that nothing can cancel it silently. Between any two calls of one thread the other may act.
+The worker's main thread launches the forward, re-records `compute_done` each step and submits jobs; the copy
+thread takes a job, lets its stream wait, copies, records a fresh event and appends it to a list that the main
+thread polls. A queued job is a facet of its own, so that nothing can cancel it silently. Between any two calls
+of one thread the other may act.
 """
 
 from __future__ import annotations
@@ -10,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from kvsan.model.design import Protocol, Retired, got, now, seen
-from kvsan.model.design.build import BlockRef
+from kvsan.model.design import BlockRef, Need, Protocol, Retired, got, now, seen
 
 
 def copy_thread(
@@ -32,9 +33,7 @@ def copy_thread(
     compute_done = p.event("compute_done")
     load_done, store_done = p.events("load_done", "store_done", per="transfer")
     step_done = p.event("step_done", per="step")
-    load_jobs, store_jobs, loads_listed, stores_listed = p.queues(
-        "load jobs", "store jobs", "loads", "stores"
-    )
+    load_jobs, store_jobs, loads_listed, stores_listed = p.queues("load jobs", "store jobs", "loads", "stores")
     copier = p.thread("copier")
     early_load, early_store = "load" in visible_once_queued, "store" in visible_once_queued
 
@@ -96,7 +95,7 @@ def copy_thread(
             may("abort a load", when=b.loading, then=b.abandoned)
             may("reap an aborted load", when=b.abandoned, then=b.owner.none, needs=seen(load_done))
         else:
-            listed = [got(loads_listed), seen(load_done)]
+            listed: list[Need] = [got(loads_listed), seen(load_done)]
             may(
                 "load finished",
                 when=b.loading & b.load_listed,

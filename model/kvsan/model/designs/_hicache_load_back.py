@@ -1,13 +1,13 @@
 """SGLang's HiCache load-back: the copy of each layer runs beside the forward, which waits layer by layer.
 
-The tracked block is one (block, layer): the forward is split into what comes before that layer, the layer, and what comes behind.
-The load of a block is issued in front of the forward that uses it; the layer waits on the device for its own copy.
+The tracked block is one (block, layer): the forward is split into what comes before that layer, the layer, and
+what comes behind. The load of a block is issued in front of the forward that uses it; the layer waits on the
+device for its own copy.
 """
 
 from __future__ import annotations
 
-from kvsan.model.design import Protocol, seen
-from kvsan.model.design.build import BlockRef
+from kvsan.model.design import BlockRef, Protocol, seen
 
 
 def load_back(

@@ -1,17 +1,16 @@
-"""LMCache's staging buffer: the host fills a pinned buffer, a copy on the load stream reads it, the buffer is used again.
+"""LMCache's staging buffer: the host fills a pinned buffer, a copy on the load stream reads it, the buffer is
+used again.
 
-The tracked block is a slot of the staging buffer. The host's write happens at its point of the program; the copy reads when it runs.
+The tracked block is a slot of the staging buffer. The host's write happens at its point of the program; the
+copy reads when it runs.
 """
 
 from __future__ import annotations
 
-from kvsan.model.design import Protocol, seen
-from kvsan.model.design.build import BlockRef
+from kvsan.model.design import BlockRef, Protocol, seen
 
 
-def staging(
-    name: str, *, title: str, reference: str, about: str = "", waits: bool
-) -> tuple[Protocol, BlockRef]:
+def staging(name: str, *, title: str, reference: str, about: str = "", waits: bool) -> tuple[Protocol, BlockRef]:
     """`waits`: a slot goes back only after its copy was seen done."""
     p = Protocol(name, title=title, reference=reference, about=about, pool="staging")
     load = p.stream("load")

@@ -1,12 +1,13 @@
-"""A NIC writes prefilled blocks (RDMA, GPUDirect): it runs on no stream, so it cannot wait for an event; only the host orders it.
+"""A NIC writes prefilled blocks (RDMA, GPUDirect): it runs on no stream, so it cannot wait for an event; only
+the host orders it.
 
-Disaggregated prefill: a block is allocated, the peer is told to write it, the completion is polled, then the request runs.
+Disaggregated prefill: a block is allocated, the peer is told to write it, the completion is polled, then the
+request runs.
 """
 
 from __future__ import annotations
 
-from kvsan.model.design import Protocol, Retired, now, seen
-from kvsan.model.design.build import BlockRef
+from kvsan.model.design import BlockRef, Protocol, Retired, now, seen
 
 
 def nic_writer(

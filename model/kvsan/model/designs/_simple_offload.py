@@ -1,8 +1,8 @@
 """vLLM's SimpleCPUOffloadConnector, with every edge that its history argued about as an argument.
 
-The catalogue's files say which of them their version has. Read this file once as the engine: three streams, one KV block, one
-step, one scheduler. Blocks that a load writes or a store reads are held by a reference until the transfer was polled done, so
-all that can go wrong is between a transfer and work that was already launched.
+The catalogue's files say which of them their version has. Read this file once as the engine: three streams, one
+KV block, one step, one scheduler. Blocks that a load writes or a store reads are held by a reference until the
+transfer was polled done, so all that can go wrong is between a transfer and work that was already launched.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from kvsan.model.design import Protocol, Retired, last_use, now, retired, seen
-from kvsan.model.design.build import BlockRef, EventRef
+from kvsan.model.design import BlockRef, EventRef, Protocol, Retired, last_use, now, retired, seen
 
 Awaited = Literal["compute_done", "prev_done", "used", "load_done", "loads_done", "store_done"]
 

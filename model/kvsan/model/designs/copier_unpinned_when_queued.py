@@ -23,7 +23,8 @@ p.expect(
 )
 p.note(
     """
-    22 in the literature (a prototype that was not kept): the same four kinds. Here records in a row and the end of a job are one action.
+    22 in the literature (a prototype that was not kept): the same four kinds. Here records in a row and
+    the end of a job are one action.
     """
 )
 DESIGN = p.design()

@@ -1,8 +1,10 @@
-"""The host pool's blocks: a store fills one, it is published when the store was polled done, loads read it, then it is evicted.
+"""The host pool's blocks: a store fills one, it is published when the store was polled done, loads read it,
+then it is evicted.
 
-Here the tracked block is a *host* block: a store writes it, a load reads it. Every edge is a host poll: a block is published (and
-may be loaded) only after its store was seen done, and may be evicted only after the loads that read it were. So a load may let the
-copy engine read its source at any time from the call on (source order `any`), which is what vLLM does for loads.
+Here the tracked block is a *host* block: a store writes it, a load reads it. Every edge is a host poll: a block
+is published (and may be loaded) only after its store was seen done, and may be evicted only after the loads
+that read it were. So a load may let the copy engine read its source at any time from the call on (source order
+`any`), which is what vLLM does for loads.
 """
 
 from kvsan.model.design import Protocol, seen

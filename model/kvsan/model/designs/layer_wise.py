@@ -1,8 +1,10 @@
-"""A layer-wise connector in both directions: each layer is loaded in front of its use and stored behind it, within one step.
+"""A layer-wise connector in both directions: each layer is loaded in front of its use and stored behind it,
+within one step.
 
-The tracked block is one (block, layer). The load is issued in front of the forward and waits for the step before; the layer waits for
-its copy; the layer's store is issued right behind the layer, not behind the forward, and waits for the layer alone, so it runs
-beside the layers that follow. A block is held until its store was seen done.
+The tracked block is one (block, layer). The load is issued in front of the forward and waits for the step
+before; the layer waits for its copy; the layer's store is issued right behind the layer, not behind the
+forward, and waits for the layer alone, so it runs beside the layers that follow. A block is held until its
+store was seen done.
 """
 
 from kvsan.model.design import Protocol, seen
@@ -29,9 +31,7 @@ free = p.free(b.owner.none & b.load.idle & b.store.clean)
 
 with p.step():
     compute.record(launched)
-    load.copy_in(
-        b.want_load, then=b.running & b.full & b.loading, after=launched, signals=[layer_loaded, load_done]
-    )
+    load.copy_in(b.want_load, then=b.running & b.full & b.loading, after=launched, signals=[layer_loaded, load_done])
     compute.forward(name="layers before")
     compute.forward(
         name="layer",

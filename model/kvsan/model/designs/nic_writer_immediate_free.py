@@ -1,4 +1,5 @@
-"""A NIC writer with blocks freed at once: it overwrites a block that a forward in flight still uses. No fence can mend it."""
+"""A NIC writer with blocks freed at once: it overwrites a block that a forward in flight still uses. No fence
+can mend it."""
 
 from kvsan.model.design import now
 from kvsan.model.designs._nic_writer import nic_writer

@@ -1,7 +1,8 @@
-"""The record_stream style: an event is recorded on the used stream when the block is freed, and it is reused after a query.
+"""The record_stream style: an event is recorded on the used stream when the block is freed, and it is reused
+after a query.
 
-What PyTorch's caching allocator does for tensors. It is deferral with another fence: the event is recorded behind all work launched
-so far, so the host knows every access complete before the block is handed out.
+What PyTorch's caching allocator does for tensors. It is deferral with another fence: the event is recorded
+behind all work launched so far, so the host knows every access complete before the block is handed out.
 """
 
 from kvsan.model.design import Protocol, now, seen

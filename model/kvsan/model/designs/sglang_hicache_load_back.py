@@ -1,7 +1,7 @@
 """HiCache load-back with the fence of #36738: the load waits for every forward launched before it.
 
-Blocks are freed at once while the overlap scheduler runs a step ahead, so only the fence keeps a load off a block that a forward
-still uses. The layer's wait is what lets the request run before its load was seen done.
+Blocks are freed at once while the overlap scheduler runs a step ahead, so only the fence keeps a load off a
+block that a forward still uses. The layer's wait is what lets the request run before its load was seen done.
 """
 
 from kvsan.model.designs._hicache_load_back import load_back

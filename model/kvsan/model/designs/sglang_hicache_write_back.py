@@ -1,7 +1,8 @@
-"""SGLang's HiCache write-back: a node's blocks are copied to the host behind the forward that filled them, locked until acknowledged.
+"""SGLang's HiCache write-back: a node's blocks are copied to the host behind the forward that filled them,
+locked until acknowledged.
 
-The write stream waits for an event recorded behind the forward (#20611 is what happens without it); the node's lock, released
-when the finish event was polled, keeps the blocks from being evicted while the copy reads them.
+The write stream waits for an event recorded behind the forward (#20611 is what happens without it); the node's
+lock, released when the finish event was polled, keeps the blocks from being evicted while the copy reads them.
 """
 
 from kvsan.model.design import Protocol, seen

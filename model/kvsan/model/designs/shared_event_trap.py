@@ -1,7 +1,7 @@
 """Deferral everywhere, and by mistake each load also records the shared event that stores wait for.
 
-With one block alone this looks safe. *Another* block's load overwrites the event, and the store waits for the load stream instead of
-for the forward. Why the proof has environment closure.
+With one block alone this looks safe. *Another* block's load overwrites the event, and the store waits for the
+load stream instead of for the forward. Why the proof has environment closure.
 """
 
 from kvsan.model.design import newest, retired

@@ -1,7 +1,8 @@
 """vLLM after #46278: stores wait for the forward, loads do not.
 
-Still rare garbled text (#47282): a load overwrites a block that was freed while a forward in flight reads it. The write-after-read
-is the one that was seen; the write-after-write is shorter, so a tool that stops at the first race would not show it.
+Still rare garbled text (#47282): a load overwrites a block that was freed while a forward in flight reads it.
+The write-after-read is the one that was seen; the write-after-write is shorter, so a tool that stops at the
+first race would not show it.
 """
 
 from kvsan.model.designs._simple_offload import simple_offload

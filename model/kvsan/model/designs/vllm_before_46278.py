@@ -1,7 +1,7 @@
 """vLLM before #46278: no device edge at all.
 
-The scheduler counts tokens as computed when a step is launched, so a store may read a block whose forward has not run; and a
-load may overwrite a block that a finished request's forward still uses. Public report: #45704.
+The scheduler counts tokens as computed when a step is launched, so a store may read a block whose forward has
+not run; and a load may overwrite a block that a finished request's forward still uses. Public report: #45704.
 """
 
 from kvsan.model.designs._simple_offload import simple_offload

@@ -1,4 +1,4 @@
-"""Belt and braces: the symmetric barrier and symmetric barrier and deferral.
+"""Belt and braces: the symmetric barrier and deferral on all three free paths.
 
 Either is enough. The load barrier can go, or each of the deferrals, one at a time; nothing else.
 """

@@ -1,7 +1,7 @@
 """As `vllm-forward-waits-load-done`, but a forward waits only for the loads of blocks that it uses.
 
-Not enough: a request that finishes after its store was planned is not in the next forward, which then waits for nothing, and the store
-that waits for that forward reads a block still being loaded.
+Not enough: a request that finishes after its store was planned is not in the next forward, which then waits for
+nothing, and the store that waits for that forward reads a block still being loaded.
 """
 
 from kvsan.model.designs._simple_offload import simple_offload

@@ -1,7 +1,7 @@
 """Loads wait for the event recorded *in front of* this step's forward, stores for the one behind it.
 
-The load may run beside this step's forward: no step uses a block that a load of the same step writes. Not so if the forward zeroes
-fresh load targets: `vllm-zeroing-previous-step`.
+The load may run beside this step's forward: no step uses a block that a load of the same step writes. Not so if
+the forward zeroes fresh load targets: `vllm-zeroing-previous-step`.
 """
 
 from kvsan.model.designs._simple_offload import simple_offload

@@ -1,8 +1,10 @@
-"""vLLM's OffloadingConnector (#31341, #50696): both directions wait for compute; no reference is held per transfer.
+"""vLLM's OffloadingConnector (#31341, #50696): both directions wait for compute; no reference is held per
+transfer.
 
-Stores planned in one step are submitted at the start of the next and wait for what compute holds then; loads wait for it too. A block
-under a store may be handed out: the next step then flushes, that is, submits the store if it was not and blocks until it is
-done, before the forward. Streams and events come from pools, each direction a chain: one stream a direction here.
+Stores planned in one step are submitted at the start of the next and wait for what compute holds then; loads
+wait for it too. A block under a store may be handed out: the next step then flushes, that is, submits the store
+if it was not and blocks until it is done, before the forward. Streams and events come from pools, each
+direction a chain: one stream a direction here.
 """
 
 from kvsan.model.design import Protocol, seen
@@ -52,9 +54,9 @@ p.claims("race-free", "progress", "progress without other requests", "no vacuous
 p.expect("proved", wrong_generation={"store": 9})
 p.note(
     """
-    Right generation is not claimed: a store planned for one owner is submitted after the block was handed to the next, in front of
-    the next owner's first access. The bytes are still the old ones, because the flush comes before the forward; a fence
-    alone could not promise that.
+    Right generation is not claimed: a store planned for one owner is submitted after the block was handed
+    to the next, in front of the next owner's first access. The bytes are still the old ones, because the
+    flush comes before the forward; a fence alone could not promise that.
     """
 )
 DESIGN = p.design()

@@ -1,7 +1,7 @@
 """The symmetric barrier (#47291, #47324, #50863): loads wait for this step's forward too.
 
-Race-free with blocks freed at once. Not host-quiescent: a free block may still be in use on the device, so it must not be handed
-to a NIC or to a stream that does not wait.
+Race-free with blocks freed at once. Not host-quiescent: a free block may still be in use on the device, so it
+must not be handed to a NIC or to a stream that does not wait.
 """
 
 from kvsan.model.designs._simple_offload import simple_offload

@@ -1,4 +1,5 @@
-"""Load waits for the previous step, and the step zeroes fresh load targets: the wipe may come after the load (#50696)."""
+"""Load waits for the previous step, and the step zeroes fresh load targets: the wipe may come after the load
+(#50696)."""
 
 from kvsan.model.designs._simple_offload import simple_offload
 
@@ -14,7 +15,8 @@ p.claims("race-free", "right generation", "progress", "progress without other re
 p.expect("refuted", {"WAW zero -> load": 5})
 p.note(
     """
-    6 in the literature, which counts a record as an action of its own; here a record goes with the next action (one host thread, so nothing can come between).
+    6 in the literature, which counts a record as an action of its own; here a record goes with the next
+    action (one host thread, so nothing can come between).
     """
 )
 DESIGN = p.design()

@@ -1,10 +1,12 @@
-"""From a design to a verdict: proved for every number of blocks, requests, steps and run-ahead, or a shortest schedule.
+"""From a design to a verdict: proved for every number of blocks, requests, steps and run-ahead, or a shortest
+schedule.
 
     from kvsan.model.proof import verify
     verdict = verify(design)
 
-`actions` is what can happen next to one block, `transfer` what that does to what is known (by `kvsan.model.order`), `graph`
-and `search` explore, `verify` judges, `replay` turns a schedule into ops that `kvsan check` can read.
+`actions` is what can happen next to one block, `transfer` what that does to what is known (by
+`kvsan.model.order`), `graph` and `search` explore, `verify` judges, `replay` turns a schedule into ops that
+`kvsan check` can read.
 """
 
 from kvsan.model.proof.actions import Action, Touch

@@ -1,8 +1,9 @@
-"""The control states that a design can reach, and the questions that need no order: is every rule alive, can the block always
-become free again, which waits are vacuous, which op acts on the wrong generation.
+"""The control states that a design can reach, and the questions that need no order: is every rule alive, can
+the block always become free again, which waits are vacuous, which op acts on the wrong generation.
 
-All by breadth-first search, so each answer comes with a shortest schedule. Progress is backward reachability of "free", once
-with every step allowed (another request may launch it) and once with only the steps that have work for this block.
+All by breadth-first search, so each answer comes with a shortest schedule. Progress is backward reachability of
+"free", once with every step allowed (another request may launch it) and once with only the steps that have work
+for this block.
 """
 
 from __future__ import annotations
@@ -11,15 +12,16 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from kvsan.model.design import MAIN, Block, Design, Submit, Work
+from kvsan.model.design import Block, Design, Submit
 from kvsan.model.design.check import pending
 from kvsan.model.ops import Drop, Poll, Record, Sync, Wait
-from kvsan.model.proof.actions import Action, Control, System
+from kvsan.model.proof.actions import OTHER, Action, Control
+from kvsan.model.proof.system import System
 
 S = TypeVar("S", bound=Hashable)
 
 
-class TooManyStates(Exception):
+class TooManyStatesError(Exception):
     """The cap was reached."""
 
 
@@ -44,7 +46,7 @@ class Graph:
 
 
 def explore(system: System, cap: int) -> Graph:
-    """All reachable control states. Raises `TooManyStates`."""
+    """All reachable control states. Raises `TooManyStatesError`."""
     number = {system.start: 0}
     states = [system.start]
     came: list[tuple[int, Action] | None] = [None]
@@ -58,7 +60,7 @@ def explore(system: System, cap: int) -> Graph:
                 states.append(target)
                 came.append((at, action))
                 if len(states) > cap:
-                    raise TooManyStates
+                    raise TooManyStatesError
             nexts.append((action, to))
         after.append(tuple(nexts))
     return Graph(tuple(states), tuple(after), tuple(came))
@@ -123,9 +125,7 @@ def vacuous(graph: Graph, cap: int) -> tuple[Vacuous, ...]:
     """Every (action, event) at which that can happen, each with a shortest schedule."""
     found: dict[tuple[str, str], tuple[Action, ...]] = {}
 
-    def step(
-        recorded: frozenset[str], action: Action, at: int
-    ) -> tuple[frozenset[str], list[tuple[str, str]]]:
+    def step(recorded: frozenset[str], action: Action, at: int) -> tuple[frozenset[str], list[tuple[str, str]]]:
         bad = []
         now = set(recorded)
         for op in action.ops:
@@ -153,8 +153,8 @@ class WrongGeneration:
 def wrong_generations(design: Design, system: System, graph: Graph, cap: int) -> tuple[WrongGeneration, ...]:
     """Every planned op that a new generation can overtake, each with a shortest schedule.
 
-    Planned: its guard holds, and it changes a facet that the guard asks about. A rule that hands the block out anew while
-    that facet stays as it is makes the plan stale; so does one while a thread has the job in hand.
+    Planned: its guard holds, and it changes a facet that the guard asks about. A rule that hands the block out
+    anew while that facet stays as it is makes the plan stale; so does one while a thread has the job in hand.
     """
     keeps = {rule.name for rule in design.rules if rule.keeps}
     changes = {rule.name: {facet for facet, _ in rule.then} for rule in design.rules}
@@ -168,8 +168,8 @@ def wrong_generations(design: Design, system: System, graph: Graph, cap: int) ->
         bad = []
         if action.touch is not None and action.of in stale:
             bad.append(action.of)
-        if action.touch is not None or (action.of in stale and action.kind == "call"):
-            stale = stale - {action.of} if action.touch is not None else stale
+        if action.touch is not None:
+            stale = stale - {action.of}
         if action.kind == "rule" and free[at] and action.of not in keeps:
             due = {
                 work.name
@@ -177,7 +177,7 @@ def wrong_generations(design: Design, system: System, graph: Graph, cap: int) ->
                 if any(work.mode(facets[at])) and not plans[work.name] & changes[action.of]
             }
             for thread, pc in zip(design.threads, graph.states[at].pcs[1:], strict=True):
-                if pc[0] >= 0 and not pc[3] & 4:
+                if pc[0] >= 0 and not pc[3] & OTHER:
                     due.add(thread.jobs[pc[0]].name)
             stale = stale | due
         elif action.kind == "rule":
@@ -216,8 +216,4 @@ def _walk(
                 came[to, then] = (here, action)
                 todo.append((to, then))
                 if len(todo) > cap:
-                    raise TooManyStates
-
-
-__all__ = ["MAIN", "Graph", "Stuck", "TooManyStates", "Vacuous", "Work", "WrongGeneration", "dead", "explore", "stuck",
-           "vacuous", "wrong_generations"]  # fmt: skip
+                    raise TooManyStatesError

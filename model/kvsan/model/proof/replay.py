@@ -1,8 +1,9 @@
-"""A schedule as ops: what an engine that follows it would issue, so that `kvsan check` can be asked for its opinion.
+"""A schedule as ops: what an engine that follows it would issue, so that `kvsan check` can be asked for its
+opinion.
 
-The tracked block is block 0 of the design's pool; work for other blocks reads a pool of its own. Names of steps' and
-transfers' events become one event object each, as in an engine (`load_done#2`), and so do the tokens of a hand-off. A rule
-that takes the block from its pool or returns it becomes alloc, touch or free.
+The tracked block is block 0 of the design's pool; work for other blocks reads a pool of its own. Names of
+steps' and transfers' events become one event object each, as in an engine (`load_done#2`), and so do the tokens
+of a hand-off. A rule that takes the block from its pool or returns it becomes alloc, touch or free.
 """
 
 from __future__ import annotations
@@ -49,9 +50,7 @@ def replay(design: Design, actions: Sequence[Action]) -> Replay:
     tape = _Tape(design)
     for action in actions:
         tape.play(action)
-    return Replay(
-        {design.pool: 1, OTHERS: 1}, {stream.name: Stream() for stream in design.streams}, tuple(tape.ops)
-    )
+    return Replay({design.pool: 1, OTHERS: 1}, {stream.name: Stream() for stream in design.streams}, tuple(tape.ops))
 
 
 class _Tape:
@@ -68,9 +67,8 @@ class _Tape:
         self.one = {event.name for event in design.events if event.per in ("transfer", "step")}
         self.plans = pending(design)
         self.keeps = {rule.name for rule in design.rules if rule.keeps}
-        self.items = {
-            item.name: item for item in (*design.works(), *(i for i in design.step if isinstance(i, Submit)))
-        }
+        planned: list[Work | Submit] = [*design.works(), *(i for i in design.step if isinstance(i, Submit))]
+        self.items = {item.name: item for item in planned}
 
     def play(self, action: Action) -> None:
         if action.kind == "launch":
@@ -101,9 +99,7 @@ class _Tape:
             case Sync():
                 self.ops.append(replace(op, event=self._object(str(op.event))))
             case Drop():
-                self._made(
-                    op.event
-                )  # a fresh object takes its place; the old one may still be polled elsewhere
+                self._made(op.event)  # a fresh object takes its place; the old one may still be polled elsewhere
             case Put():
                 self.count[op.token] += 1
                 self.tokens[op.token] = f"{op.token}#{self.count[op.token]}"
@@ -141,9 +137,7 @@ class _Tape:
         self.block = block
         ids = Blocks.of([TRACKED])
         if before and not after:
-            self.ops.append(
-                Touch(MAIN, self.design.pool, ids) if keeps else Alloc(MAIN, self.design.pool, ids)
-            )
+            self.ops.append(Touch(MAIN, self.design.pool, ids) if keeps else Alloc(MAIN, self.design.pool, ids))
         elif after and not before:
             self.ops.append(Free(MAIN, self.design.pool, ids))
         for name in self.plans:

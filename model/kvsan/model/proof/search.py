@@ -1,12 +1,13 @@
 """Breadth-first search for races: control states × one tracked access × one bit a context.
 
-Any access may become the tracked one. From then on a state knows which contexts (streams, host threads, events, queues) have
-it in their past, and each later access is held against that. Every ordered pair of works and kind of hazard that can occur
-is found, each with a schedule of least length, because the search goes on behind a race. Also found: the shortest way to a
-free block of which the host does not know every access complete.
+Any access may become the tracked one. From then on a state knows which contexts (streams, host threads, events,
+queues) have it in their past, and each later access is held against that. Every ordered pair of works and kind
+of hazard that can occur is found, each with a schedule of least length, because the search goes on behind a
+race. Also found: the shortest way to a free block of which the host does not know every access complete.
 
-Two reductions, both exact: a bit that nobody will read before it is overwritten is dropped, and a state in which every bit
-that will be read is set is not continued, since nothing can race with the tracked access any more.
+Two reductions, both exact: a bit that nobody will read before it is overwritten is dropped, and a state in
+which every bit that will be read is set is not continued, since nothing can race with the tracked access any
+more.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 
 from kvsan.model.design import MAIN
 from kvsan.model.hazard import Kind, conflict
-from kvsan.model.proof.actions import Action, System
-from kvsan.model.proof.graph import Graph, TooManyStates
+from kvsan.model.proof.actions import Action
+from kvsan.model.proof.graph import Graph, TooManyStatesError
+from kvsan.model.proof.system import System
 from kvsan.model.proof.transfer import Transfer, Transfers
 
 
@@ -45,7 +47,8 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found. `states` counts control states and tracked ones. `pairs`: conflicting pairs that occur at all."""
+    """What a search found. `states` counts control states and tracked ones. `pairs`: conflicting pairs that
+    occur at all."""
 
     states: int
     races: dict[Pair, Schedule]
@@ -54,7 +57,7 @@ class Found:
 
 
 def search(system: System, graph: Graph, cap: int, *, first: frozenset[Pair] | None = None) -> Found:
-    """`first`: stop as soon as these pairs have been found. Raises `TooManyStates`."""
+    """`first`: stop as soon as these pairs have been found. Raises `TooManyStatesError`."""
     transfers = Transfers(system.design, graph.actions(), system.threads)
     width = len(transfers.contexts)
     low, host = (1 << width) - 1, transfers.bit["host", MAIN]
@@ -65,8 +68,7 @@ def search(system: System, graph: Graph, cap: int, *, first: frozenset[Pair] | N
     idle_free = [system.idle(state) and system.free(state) for state in graph.states]
     live = _live(graph, transfers, [host if free else 0 for free in idle_free])
     after = [
-        [(action, to * many << width, transfers.of[action], live[to]) for action, to in nexts]
-        for nexts in graph.after
+        [(action, to * many << width, transfers.of[action], live[to]) for action, to in nexts] for nexts in graph.after
     ]
     ends: list[tuple[Pair, int, Action]] = []
     have: set[Pair] = set()
@@ -111,7 +113,7 @@ def search(system: System, graph: Graph, cap: int, *, first: frozenset[Pair] | N
                     came[target] = (here, action)
                     todo.append(target)
         if len(todo) > cap:
-            raise TooManyStates
+            raise TooManyStatesError
         if first is not None and first <= have:
             break
 

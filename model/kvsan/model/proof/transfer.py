@@ -1,9 +1,9 @@
 """What an action does to what is known, read off `kvsan.model.order` and stated nowhere else.
 
-`Order` runs once on the action's ops, over *symbolic* pasts: each context starts with a past that holds nothing but its own
-name, so afterwards a context's past says whose knowledge went into it. With one bit a context, "knows the tracked access",
-that is the action's whole effect: the new bit of a context is the OR of the old bits of those names. Membership of one access
-evolves without the others, so this loses nothing.
+`Order` runs once on the action's ops, over *symbolic* pasts: each context starts with a past that holds nothing
+but its own name, so afterwards a context's past says whose knowledge went into it. With one bit a context,
+"knows the tracked access", that is the action's whole effect: the new bit of a context is the OR of the old
+bits of those names. Membership of one access evolves without the others, so this loses nothing.
 
 A past here is a frozenset of context names and of the elements added on the way.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kvsan.model.design import Design
-from kvsan.model.ops import Access
+from kvsan.model.ops import Access, Drop, Poll, Record, Sync, Wait
 from kvsan.model.order import Agent, Element, Issued, Order
 from kvsan.model.proof.actions import Action
 
@@ -53,11 +53,7 @@ def effect(action: Action, contexts: Iterable[Context]) -> Effect:
     order: Order[Past] = Order(Symbolic())
     names = list(contexts)
     order.suppose(
-        {
-            Agent(name, kind == "host"): frozenset({(kind, name)})
-            for kind, name in names
-            if kind in ("stream", "host")
-        },
+        {Agent(name, kind == "host"): frozenset({(kind, name)}) for kind, name in names if kind in ("stream", "host")},
         {name: frozenset({(kind, name)}) for kind, name in names if kind == "event"},
         {name: frozenset({(kind, name)}) for kind, name in names if kind == "queue"},
     )
@@ -83,8 +79,8 @@ def effect(action: Action, contexts: Iterable[Context]) -> Effect:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What an access is held against: it is ordered behind the tracked access iff one of these bits is set. `start_*`: the
-    bits when this very read or write becomes the tracked one."""
+    """What an access is held against: it is ordered behind the tracked access iff one of these bits is set.
+    `start_*`: the bits when this very read or write becomes the tracked one."""
 
     work: str
     reads: bool
@@ -97,7 +93,8 @@ class Check:
 
 @dataclass(slots=True)
 class Transfer:
-    """An effect on states packed in an int: `parts` has each changing context's bit and the bits that it comes from."""
+    """An effect on states packed in an int: `parts` has each changing context's bit and the bits that it comes
+    from."""
 
     keep: int
     parts: tuple[tuple[int, int], ...]
@@ -147,13 +144,14 @@ class Transfers:
         for action in actions:
             out |= {("event", name): None for copy in action.copies for name in copy}
             out |= {("event", name): None for name in action.forgets}
-            out |= {
-                ("event", op.event): None for op in action.ops if isinstance(getattr(op, "event", None), str)
-            }  # type: ignore[union-attr]
+            for op in action.ops:
+                if isinstance(op, Record | Wait | Poll | Sync | Drop) and op.event is not None:
+                    out["event", op.event] = None
         return list(out)
 
     def _read(self, contexts: list[Context], effects: Mapping[Action, Effect]) -> list[Context]:
-        """The contexts that can decide something: a check asks them, or one that decides something takes from them."""
+        """The contexts that can decide something: a check asks them, or one that decides something takes from
+        them."""
         asked = {context for context in contexts if context[0] in ("stream", "host")}
         while True:
             more = {
@@ -190,9 +188,7 @@ class Transfers:
         return Transfer(keep, tuple(parts), check)
 
     def _mask(self, past: Past) -> int:
-        return sum(
-            self.bit[source] for source in past if not isinstance(source, Element) and source in self.bit
-        )
+        return sum(self.bit[source] for source in past if not isinstance(source, Element) and source in self.bit)
 
     def _start(self, done: Effect, element: Element) -> int:
         return sum(bit for context, bit in self.bit.items() if element in done.after[context])

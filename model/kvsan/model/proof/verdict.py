@@ -12,8 +12,8 @@ from kvsan.model.proof.search import Pair, Schedule
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """A pair that can race, with a shortest schedule. `run_ahead`: how many steps it needs in flight besides the one being
-    launched, at most (None: more than was tried)."""
+    """A pair that can race, with a shortest schedule. `run_ahead`: how many steps it needs in flight besides
+    the one being launched, at most (None: more than was tried)."""
 
     pair: Pair
     schedule: Schedule

@@ -1,7 +1,8 @@
 """Design in, verdict out.
 
-The proof explores the design's own run-ahead (any, as a rule). A schedule is then searched at run-ahead 1, where an engine
-prepares one step while another runs, so that no more steps are in flight than needed; if a race needs more, at 2, 3 and 4.
+The proof explores the design's own run-ahead (any, as a rule). A schedule is then searched at run-ahead 1,
+where an engine prepares one step while another runs, so that no more steps are in flight than needed; if a race
+needs more, at 2, 3 and 4.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ from __future__ import annotations
 import time
 
 from kvsan.model.design import Design
-from kvsan.model.proof.actions import System
 from kvsan.model.proof.assumptions import assumptions
-from kvsan.model.proof.graph import TooManyStates, dead, explore, stuck, vacuous, wrong_generations
+from kvsan.model.proof.graph import TooManyStatesError, dead, explore, stuck, vacuous, wrong_generations
 from kvsan.model.proof.search import Found, Pair, search
+from kvsan.model.proof.system import System
 from kvsan.model.proof.verdict import Findings, Proved, Race, Refused, Refuted, Unknown, Verdict
 
 CAP = 400_000
@@ -44,14 +45,14 @@ def verify(design: Design, *, cap: int = CAP) -> Verdict:
             not_quiescent=found.unseen_free,
             seconds=time.perf_counter() - began,
         )
-    except TooManyStates:
+    except TooManyStatesError:
         return Unknown(design, f"more than {cap} states", told)
     broken = tuple(sorted(design.claims & findings.broken()))
     return Refuted(design, findings, broken, told) if broken else Proved(design, findings, told)
 
 
 def racy_pairs(design: Design, *, cap: int = CAP) -> frozenset[Pair]:
-    """Only which pairs can race: what a search over many designs asks. Raises `TooManyStates`."""
+    """Only which pairs can race: what a search over many designs asks. Raises `TooManyStatesError`."""
     system = System(design, None if design.run_ahead == "any" else design.run_ahead)
     return frozenset(search(system, explore(system, cap), cap).races)
 
