@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from kvsan.model.ops import Access
 from kvsan.model.order import Agent, Bits, Order
 from kvsan.model.proof import Proved, Refused, Refuted, Unknown, verify
 from kvsan.model.proof.graph import explore
+from kvsan.model.proof.search import search
 from kvsan.model.proof.system import System
 from kvsan.model.proof.transfer import Transfers
 
@@ -145,3 +147,20 @@ def test_designs_are_values() -> None:
     assert set(mended.edges) == set(b.edges)
     assert mended.without("load.after(compute_done)").edges == a.edges
     assert MAIN == "host"
+
+
+def test_without_the_twins_of_other_blocks_the_event_trap_looks_safe() -> None:
+    system = System(load("shared-event-trap"), None)
+    assert search(system, explore(system, 10_000), 10_000).races
+    system._twins = set()
+    assert not search(system, explore(system, 10_000), 10_000).races
+
+
+def test_synchronous_scheduling_is_what_hides_the_races_of_the_first_version() -> None:
+    verdict = verify(replace(load("vllm-synchronous"), run_ahead="any"))
+    assert isinstance(verdict, Refuted)
+    assert {str(r.pair): len(r.schedule) for r in verdict.findings.races} == {
+        "RAW forward -> store": 8,
+        "WAW forward -> load": 9,
+        "WAR forward -> load": 13,
+    }

@@ -49,7 +49,6 @@ class Expected:
     stuck: int | None = None
     stuck_closed: int | None = None
     quiescent: bool = False
-    vacuous: tuple[str, ...] = ()
     spare: tuple[str, ...] = ()
 
 
