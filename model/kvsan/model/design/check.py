@@ -74,7 +74,7 @@ def _roles(design: Design) -> None:
         waits = work.on is not None and streams[work.on].waits
         if work.after and not waits:
             raise DesignError(
-                f"{work.name}: {work.on or 'the host'} cannot wait for an event; the host must see it first: needs=seen()"
+                f"{work.name}: {work.on or 'the host'} cannot wait for an event; the host must see it first (needs=)"
             )
         for event in (*work.after, *work.signals):
             if event not in events:
