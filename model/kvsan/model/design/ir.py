@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeVar
 
-from kvsan.model.design.guards import DesignError, Facet, Guard, unknown
+from kvsan.model.design.guards import DesignError, Facet, Guard, Is, blocks, unknown
 from kvsan.model.design.parts import (
     ANY,
     Block,
@@ -146,16 +146,27 @@ def _without(design: Design, gone: frozenset[Edge]) -> Design:
 
 
 def _adding(design: Design, more: tuple[Edge, ...]) -> Design:
+    for edge in more:
+        if edge.kind is EdgeKind.PIN:
+            design = _pinned(design, edge)
     works = {work.name: work for work in design.works()}
     blocks = {item.name for item in design.step if isinstance(item, Block)}
     rules = {rule.name for rule in design.rules}
+    in_order: set[str] = set()
     waits: dict[str, list[str]] = {}
     needs: dict[str, list[Need]] = {}
     frees: dict[str, Retired] = {}
     for edge in more:
+        if edge.kind is EdgeKind.PIN:
+            continue
+        if edge.kind in (EdgeKind.WAIT, EdgeKind.ORDER) and edge.at not in works:
+            raise unknown("work", edge.at, works)
+        if edge.kind is EdgeKind.ORDER:
+            if edge.of != "stream":
+                raise DesignError(f"{edge.at}: order={edge.of} orders less; only stream can be put in")
+            in_order.add(edge.at)
+            continue
         if edge.kind is EdgeKind.WAIT:
-            if edge.at not in works:
-                raise unknown("work", edge.at, works)
             on = works[edge.at].on
             if on is None or any(stream.name == on and not stream.waits for stream in design.streams):
                 raise DesignError(f"{edge.at} runs on {on or 'the host'}, which cannot wait for an event")
@@ -174,7 +185,8 @@ def _adding(design: Design, more: tuple[Edge, ...]) -> Design:
             raise DesignError(f"{edge.at}: a free is held until retired(...), not {need}")
 
     def work(item: Work) -> Work:
-        return replace(item, after=_and(item.after, waits.get(item.name, ())))
+        order = "stream" if item.name in in_order else item.order
+        return replace(item, after=_and(item.after, waits.get(item.name, ())), order=order)
 
     def rule(item: Rule) -> Rule:
         return replace(item, needs=_and(item.needs, needs.get(item.name, ())), free=frees.get(item.name, item.free))
@@ -184,6 +196,27 @@ def _adding(design: Design, more: tuple[Edge, ...]) -> Design:
         return replace(item, event=seen[0].event) if seen else item
 
     return _mapped(design, work, rule, block)
+
+
+def _pinned(design: Design, pin: Edge) -> Design:
+    """A block is free, and can be taken by a rule that takes free ones, only while the facet has the value."""
+    name, _, value = pin.of.partition("=")
+    facet = next((facet for facet in design.facets if facet.name == name), None)
+    if pin.at != "free" or facet is None or value not in facet.values:
+        raise unknown("pin", pin.of, (f"{f.name}={value}" for f in design.facets for value in f.values))
+    idle = Is(name, (value,), facet.values)
+    every = list(blocks(design.facets))
+
+    def rule(item: Rule) -> Rule:
+        """Where the rule takes only free blocks its guard stays readable."""
+        here = [block for block in every if item.when.holds(block)]
+        takes = [b for b in here if design.free.holds(b) and not design.free.holds(b | dict(item.then))]
+        if not takes:
+            return item
+        return replace(item, when=item.when & (idle if len(takes) == len(here) else idle | ~design.free))
+
+    pinned = _mapped(design, lambda work: work, rule, lambda block: block)
+    return replace(pinned, free=design.free & idle)
 
 
 def _mapped(

@@ -184,16 +184,21 @@ class Rule:
 
 
 class EdgeKind(StrEnum):
-    """A device wait, what a rule (or a blocking step item) needs, or how long a free is held."""
+    """A device wait, what a rule (or a blocking step item) needs, or how long a free is held. The last two can be
+    put in and are not listed among a design's edges: a copy that gives its source order away reads in stream order
+    again, and a block is handed out only while a facet has a value."""
 
     WAIT = "after"
     NEED = "needs"
     FREE = "free"
+    ORDER = "order"
+    PIN = "while"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Edge:
-    """One ordering decision. `of` is an event (a device wait, a poll), a queue, or a fence."""
+    """One ordering decision. `of` is an event (a device wait, a poll), a queue, or a fence; for a pin `facet=value`,
+    and `at` is "free"."""
 
     kind: EdgeKind
     at: str
@@ -201,7 +206,9 @@ class Edge:
 
     @property
     def name(self) -> str:
-        return f"{self.at}.after({self.of})" if self.kind is EdgeKind.WAIT else f"{self.at}: {self.kind}={self.of}"
+        if self.kind is EdgeKind.WAIT:
+            return f"{self.at}.after({self.of})"
+        return f"{self.at} {self.kind} {self.of}" if self.kind is EdgeKind.PIN else f"{self.at}: {self.kind}={self.of}"
 
     def __str__(self) -> str:
         return self.name

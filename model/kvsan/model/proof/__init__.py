@@ -6,11 +6,16 @@ schedule.
 
 `actions` is what can happen next to one block, `transfer` what that does to what is known (by
 `kvsan.model.order`), `graph` and `search` explore, `verify` judges, `replay` turns a schedule into ops that
-`kvsan check` can read.
+`kvsan check` can read. `repair` finds the edges that are missing, `redundant` those that are not needed, `diff` what
+changed between two designs, `overlap` what may run at the same time.
 """
 
 from kvsan.model.proof.actions import Action, Touch
+from kvsan.model.proof.diff import Difference, diff
 from kvsan.model.proof.graph import Stuck, Vacuous, WrongGeneration
+from kvsan.model.proof.overlap import Overlap, overlap
+from kvsan.model.proof.redundant import Redundancy, redundant
+from kvsan.model.proof.repair import Repair, Repairs, repair
 from kvsan.model.proof.search import Pair, Schedule
 from kvsan.model.proof.verdict import Findings, Proved, Race, Refused, Refuted, Unknown, Verdict, words
 from kvsan.model.proof.verify import CAP, racy_pairs, verify
@@ -18,12 +23,17 @@ from kvsan.model.proof.verify import CAP, racy_pairs, verify
 __all__ = [
     "CAP",
     "Action",
+    "Difference",
     "Findings",
+    "Overlap",
     "Pair",
     "Proved",
     "Race",
+    "Redundancy",
     "Refused",
     "Refuted",
+    "Repair",
+    "Repairs",
     "Schedule",
     "Stuck",
     "Touch",
@@ -31,7 +41,11 @@ __all__ = [
     "Vacuous",
     "Verdict",
     "WrongGeneration",
+    "diff",
+    "overlap",
     "racy_pairs",
+    "redundant",
+    "repair",
     "verify",
     "words",
 ]

@@ -12,6 +12,7 @@ more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvsan.model.design import MAIN
@@ -56,12 +57,21 @@ class Found:
     pairs: frozenset[Pair]
 
 
-def search(system: System, graph: Graph, cap: int, *, first: frozenset[Pair] | None = None) -> Found:
-    """`first`: stop as soon as these pairs have been found. Raises `TooManyStatesError`."""
-    transfers = Transfers(system.design, graph.actions(), system.threads)
+def search(
+    system: System,
+    graph: Graph,
+    cap: int,
+    *,
+    first: frozenset[Pair] | None = None,
+    transfers: Transfers | None = None,
+    works: Sequence[str] = (),
+) -> Found:
+    """`first`: stop as soon as these pairs have been found. `transfers` and `works`: what to ask of which accesses,
+    if not whether those of the design's works race. Raises `TooManyStatesError`."""
+    transfers = transfers or Transfers(system.design, graph.actions(), system.threads)
     width = len(transfers.contexts)
     low, host = (1 << width) - 1, transfers.bit["host", MAIN]
-    works = [work.name for work in system.design.works()]
+    works = works or [work.name for work in system.design.works()]
     tracked = [("", False)] + [(work, writes) for work in works for writes in (False, True)]
     index = {what: i for i, what in enumerate(tracked)}
     many = len(tracked)

@@ -57,9 +57,10 @@ from kvsan.model.proof.actions import (
 
 
 class System:
-    """The transition system of a design at a run-ahead (None: any)."""
+    """The transition system of a design at a run-ahead (None: any). `others`: every work also runs for other blocks,
+    not only where that takes knowledge away."""
 
-    def __init__(self, design: Design, run_ahead: int | None) -> None:
+    def __init__(self, design: Design, run_ahead: int | None, *, others: bool = False) -> None:
         self.design, self.run_ahead = design, run_ahead
         self.names = tuple(facet.name for facet in design.facets)
         self.threads = (MAIN, *(thread.name for thread in design.threads))
@@ -86,7 +87,7 @@ class System:
         )
         self._made: dict[tuple[str, int, int, tuple[Op, ...]], tuple[Action, bool]] = {}
         self._blocks: dict[tuple[str, ...], dict[str, str]] = {}
-        self._twins = {work.name for work in design.works() if takes_away(design, work)}
+        self._twins = {work.name for work in design.works() if others or takes_away(design, work)}
 
     @property
     def start(self) -> Control:

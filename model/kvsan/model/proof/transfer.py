@@ -10,7 +10,7 @@ A past here is a frozenset of context names and of the elements added on the way
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kvsan.model.design import Design
@@ -42,7 +42,7 @@ class Symbolic:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The new past of each context, and what the action's access may rely on."""
+    """The new past of each context, and what the action's access may rely on (of whichever block)."""
 
     after: Mapping[Context, Past]
     issued: Issued[Past] | None
@@ -60,7 +60,7 @@ def effect(action: Action, contexts: Iterable[Context]) -> Effect:
     issued: Issued[Past] | None = None
     for number, op in enumerate(action.ops):
         found = order.issue(number, op)
-        if isinstance(op, Access) and action.touch is not None:
+        if isinstance(op, Access):
             issued = found
 
     def now(context: Context) -> Past:
@@ -127,8 +127,16 @@ class Transfer:
 class Transfers:
     """The transfer functions of a set of actions. A context whose bit nobody ever reads has none."""
 
-    def __init__(self, design: Design, actions: Iterable[Action], threads: Iterable[str]) -> None:
+    def __init__(
+        self,
+        design: Design,
+        actions: Iterable[Action],
+        threads: Iterable[str],
+        check: Callable[[Action, Check], Check] | None = None,
+    ) -> None:
+        """`check` may ask something else of an access than whether it races; it sees those of other blocks too."""
         self.threads = tuple(threads)
+        self._asks = check
         distinct = list(dict.fromkeys(actions))
         contexts = self._contexts(design, distinct)
         effects = {action: effect(action, contexts) for action in distinct}
@@ -174,17 +182,19 @@ class Transfers:
             elif mask:
                 parts.append((bit, mask))
         check = None
-        if action.touch is not None and done.issued is not None:
+        touch = action.touch
+        if done.issued is not None and (touch is not None or self._asks is not None):
             issued = done.issued
             check = Check(
-                action.touch.work,
-                action.touch.reads,
-                action.touch.writes,
+                action.of,
+                touch is not None and touch.reads,
+                touch is not None and touch.writes,
                 self._mask(issued.reads),
                 self._mask(issued.writes),
                 self._start(done, issued.read),
                 self._start(done, issued.write),
             )
+            check = check if self._asks is None else self._asks(action, check)
         return Transfer(keep, tuple(parts), check)
 
     def _mask(self, past: Past) -> int:
