@@ -1,4 +1,5 @@
-"""The command line: `kvsan check | explain | info | merge | demo`. Thin: every command calls one function and prints.
+"""The command line: `kvsan check | explain | info | merge | demo`, and from `design_cli` `verify | repair | diff |
+designs`. Thin: every command calls one function and prints.
 
 Exit status of `check`: `verdict.Exit`. Bad input or usage is 2, with one line on stderr; Ctrl-C is 130; a fault of
 our own is 70 and says so, since 1 means "hazards" and nothing else.
@@ -19,6 +20,7 @@ from typing import Any
 
 import click
 
+from kvsan.checker.design_cli import COMMANDS
 from kvsan.checker.judge import Report, check_trace
 from kvsan.checker.trace import Trace, TraceError, open_trace
 from kvsan.checker.verdict import Exit, worst
@@ -46,7 +48,10 @@ _assume = click.option(
 )
 @click.version_option(version("kvsan"), prog_name="kvsan")
 def cli() -> None:
-    """Finds races on reused KV-cache blocks: a sanitizer for stream ordering in LLM serving engines."""
+    """Finds races on reused KV-cache blocks: a sanitizer for stream ordering in LLM serving engines.
+
+    check, explain, info, merge and demo look at recorded runs; verify, repair, diff and designs at protocols.
+    """
 
 
 @cli.command(name="check", epilog="Example:  kvsan check run.jsonl.gz --format json | jq .totals")
@@ -174,6 +179,10 @@ def demo_command() -> None:
     run(_width(), colour=_colour())
 
 
+for command in COMMANDS:
+    cli.add_command(command)
+
+
 def main() -> None:
     """The console script."""
     for stream in (sys.stdout, sys.stderr):
@@ -192,7 +201,9 @@ def main() -> None:
         raise SystemExit(128 + 13) from None
     except Exception:
         traceback.print_exc()
-        click.echo("kvsan: internal error: this is a fault of kvsan's, not of the trace; please report it", err=True)
+        click.echo(
+            "kvsan: internal error: this is a fault of kvsan's, not of what it was given; please report it", err=True
+        )
         raise SystemExit(INTERNAL_ERROR) from None
 
 

@@ -34,6 +34,7 @@ from kvsan.model.design import (
 )
 from kvsan.model.design.check import check
 from kvsan.model.design.guards import blocks
+from kvsan.model.design.parts import Per
 
 
 class Cost(NamedTuple):
@@ -119,7 +120,7 @@ def usual_events(design: Design) -> tuple[Recording, ...]:
         while name in taken:
             name += "_"
         taken.add(name)
-        per = "block" if event_per == "block" else "design"
+        per: Per = "block" if event_per == "block" else "design"
         out.append(Recording(Event(name, per), stream, tuple(behind)))
 
     for stream in dict.fromkeys(work.on for work in design.works() if work.on is not None):
