@@ -8,23 +8,35 @@ schedule.
 `kvsan.model.order`), `graph` and `search` explore, `verify` judges, `replay` turns a schedule into ops that
 `kvsan check` can read. `repair` finds the edges that are missing, `redundant` those that are not needed, `diff` what
 changed between two designs, `overlap` what may run at the same time.
+
+z3 (the extra `model`) checks verdicts by another road, `verify(design, certify=True)`: `certify` finds a certificate
+that a design is free of races and `recheck` asks z3 about it, `bounded` finds races again over real-valued times.
+Nothing but these needs z3.
 """
 
 from kvsan.model.proof.actions import Action, Touch
+from kvsan.model.proof.certificate import Certificate, Clause
 from kvsan.model.proof.diff import Difference, diff
 from kvsan.model.proof.graph import Stuck, Vacuous, WrongGeneration
 from kvsan.model.proof.overlap import Overlap, overlap
 from kvsan.model.proof.redundant import Redundancy, redundant
 from kvsan.model.proof.repair import Repair, Repairs, repair
 from kvsan.model.proof.search import Pair, Schedule
+from kvsan.model.proof.solver import InternalError, MissingSolverError
+from kvsan.model.proof.times import Moment, Times
 from kvsan.model.proof.verdict import Findings, Proved, Race, Refused, Refuted, Unknown, Verdict, words
 from kvsan.model.proof.verify import CAP, racy_pairs, verify
 
 __all__ = [
     "CAP",
     "Action",
+    "Certificate",
+    "Clause",
     "Difference",
     "Findings",
+    "InternalError",
+    "MissingSolverError",
+    "Moment",
     "Overlap",
     "Pair",
     "Proved",
@@ -36,6 +48,7 @@ __all__ = [
     "Repairs",
     "Schedule",
     "Stuck",
+    "Times",
     "Touch",
     "Unknown",
     "Vacuous",

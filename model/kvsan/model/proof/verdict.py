@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from kvsan.model.design import Claim, Design
 from kvsan.model.proof.actions import Action
+from kvsan.model.proof.certificate import Certificate
 from kvsan.model.proof.graph import Stuck, Vacuous, WrongGeneration
 from kvsan.model.proof.search import Pair, Schedule
+from kvsan.model.proof.times import Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,21 +56,32 @@ class Findings:
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """Every claim holds, for every number of blocks, requests and steps, and the design's run-ahead."""
+    """Every claim holds, for every number of blocks, requests and steps, and the design's run-ahead.
+
+    If z3 was asked (`verify(..., certify=True)`): `certificate` is why nothing races, and z3 agrees; `times` are the
+    races with a time for everything, found once more by z3 (a design may be proved without the claim to be free of
+    races); `unchecked` is what z3 did not answer in time."""
 
     design: Design
     findings: Findings
     assumptions: tuple[str, ...]
+    certificate: Certificate | None = None
+    times: tuple[Times, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Refuted:
-    """`broken` are the claims that do not hold."""
+    """`broken` are the claims that do not hold. `certificate`, `times`, `unchecked`: as in `Proved` (what is refuted
+    may still be free of races)."""
 
     design: Design
     findings: Findings
     broken: tuple[Claim, ...]
     assumptions: tuple[str, ...]
+    certificate: Certificate | None = None
+    times: tuple[Times, ...] = ()
+    unchecked: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,18 +11,25 @@ import time
 
 from kvsan.model.design import Design
 from kvsan.model.proof.assumptions import assumptions
+from kvsan.model.proof.confirm import confirm
 from kvsan.model.proof.graph import TooManyStatesError, dead, explore, stuck, vacuous, wrong_generations
 from kvsan.model.proof.search import Found, Pair, search
 from kvsan.model.proof.system import System
 from kvsan.model.proof.verdict import Findings, Proved, Race, Refused, Refuted, Unknown, Verdict
 
 CAP = 400_000
+SECONDS = 15.0
+"""How long z3 may take over one design."""
 SHOWN = (1, 2, 3, 4)
 """The run-aheads at which a schedule is looked for, in this order."""
 
 
-def verify(design: Design, *, cap: int = CAP) -> Verdict:
-    """Total: every design that could be defined gets a verdict."""
+def verify(design: Design, *, cap: int = CAP, certify: bool = False, seconds: float = SECONDS) -> Verdict:
+    """Total: every design that could be defined gets a verdict.
+
+    `certify`: z3 checks it by another road, for `seconds` at most; then raises `InternalError` if z3 disagrees, and
+    `MissingSolverError` if there is no z3.
+    """
     began = time.perf_counter()
     told = assumptions(design)
     try:
@@ -48,7 +55,11 @@ def verify(design: Design, *, cap: int = CAP) -> Verdict:
     except TooManyStatesError:
         return Unknown(design, f"more than {cap} states", told)
     broken = tuple(sorted(design.claims & findings.broken()))
-    return Refuted(design, findings, broken, told) if broken else Proved(design, findings, told)
+    if broken:
+        refuted = Refuted(design, findings, broken, told)
+        return confirm(refuted, seconds=seconds, cap=cap) if certify else refuted
+    proved = Proved(design, findings, told)
+    return confirm(proved, seconds=seconds, cap=cap) if certify else proved
 
 
 def racy_pairs(design: Design, *, cap: int = CAP) -> frozenset[Pair]:
