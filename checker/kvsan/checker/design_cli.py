@@ -18,7 +18,7 @@ from kvsan.checker.verdict import Exit, worst
 
 if TYPE_CHECKING:
     from kvsan.model.design import Design, Edge
-    from kvsan.model.proof import Pair, Verdict
+    from kvsan.model.proof import Action, Pair, Verdict
 
 _form = click.option(
     "--format",
@@ -193,17 +193,21 @@ def _keepers(design: Design) -> Mapping[Pair, Sequence[Edge]]:
 
 
 def _traces(verdict: Verdict, folder: Path) -> dict[str, str]:
-    """Writes each counterexample that is a hazard; returns where, by pair (or `GEN work`)."""
+    """Writes each counterexample of a claim that is a hazard; returns where, by pair (or `GEN work`)."""
     from kvsan.checker.trace import TraceWriter
     from kvsan.checker.trace.header import Header
+    from kvsan.model.design import Claim
     from kvsan.model.proof import Proved, Refuted
     from kvsan.model.proof.replay import replay
 
     if not isinstance(verdict, Proved | Refuted):
         return {}
-    found = verdict.findings
-    schedules = {str(race.pair): race.schedule.actions for race in found.races}
-    schedules |= {f"GEN {wrong.work}": wrong.schedule for wrong in found.wrong_generation}
+    found, claims = verdict.findings, verdict.design.claims
+    schedules: dict[str, tuple[Action, ...]] = {}
+    if Claim.RACE_FREE in claims:
+        schedules |= {str(race.pair): race.schedule.actions for race in found.races}
+    if Claim.RIGHT_GENERATION in claims:
+        schedules |= {f"GEN {wrong.work}": wrong.schedule for wrong in found.wrong_generation}
     out = {}
     for name, actions in schedules.items():
         played = replay(verdict.design, actions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvsan.checker.report.page import Page, count
+from kvsan.checker.report.page import Page, clean, count
 from kvsan.model.design import Claim, Design, Edge
 from kvsan.model.proof import (
     Action,
@@ -209,7 +209,7 @@ def render_verdict(
             page.line("ordered pairs, the earlier issued first", 2)
             wide = max(len(pair) for pair, _, _ in rows)
             for pair, state, by in rows:
-                page.field(f"{pair:<{wide}}  {state:<10}", by, 4, wide + 12)
+                page.field(clean(f"{pair:<{wide}}  {state:<10}"), by, 4, wide + 12)
         for shown in counterexamples(verdict, traces):
             _shown(page, shown)
         if certified:
@@ -227,7 +227,7 @@ def render_verdict(
 def head(page: Page, verdict: Verdict) -> None:
     """The verdict in a few lines."""
     name = type(verdict).__name__.lower()
-    page.lines.append(f"{verdict.design.name}: {page.paint(name.upper(), fg=COLOUR[name], bold=True)}")
+    page.lines.append(f"{clean(verdict.design.name)}: {page.paint(name.upper(), fg=COLOUR[name], bold=True)}")
     if verdict.design.title != verdict.design.name:
         page.line(verdict.design.title, 2)
     if verdict.design.reference:
@@ -250,7 +250,7 @@ def _shown(page: Page, shown: Shown) -> None:
     for at, line in enumerate(shown.lines):
         page.field(f"{at + 1:>3}", line + (f"   <- {shown.marks[at]}" if at in shown.marks else ""), 3, 3)
     if shown.trace is not None:
-        page.line(f"trace: {shown.trace}", 4)
+        page.lines.append(f"    trace: {clean(shown.trace)}")  # in one piece, to be copied
 
 
 def assumptions(page: Page, verdict: Verdict) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvsan.checker.report.design import COLOUR, assumptions, head, item
-from kvsan.checker.report.page import Page, count
+from kvsan.checker.report.page import Page, clean, count
 from kvsan.model.design import Design, Edge
 from kvsan.model.proof import Difference, Proved, Redundancy, Refused, Refuted, Repairs, Unknown, Verdict
 from kvsan.model.proof.diff import RACY, Changed
@@ -126,7 +126,7 @@ def render_difference(found: Difference, width: int, *, colour: bool = False) ->
     page = Page(width, colour=colour)
     names = [type(verdict).__name__.lower() for verdict in (found.a, found.b)]
     shown = [page.paint(name.upper(), fg=COLOUR[name], bold=True) for name in names]
-    page.lines.append(f"{found.a.design.name} -> {found.b.design.name}: {shown[0]} -> {shown[1]}")
+    page.lines.append(f"{clean(found.a.design.name)} -> {clean(found.b.design.name)}: {shown[0]} -> {shown[1]}")
     for verdict in (found.a, found.b):
         if isinstance(verdict, Refuted):
             page.line(f"{verdict.design.name}: claimed and not so: {', '.join(verdict.broken)}", 2)
@@ -148,18 +148,18 @@ def render_difference(found: Difference, width: int, *, colour: bool = False) ->
             page.blank()
             page.line(title, 2)
             for one in pairs:
-                page.field(str(one.pair), f"{state_words(found, one, '->')}, through {changed_words(one)}", 4, 26)
+                page.field(clean(one.pair), f"{state_words(found, one, '->')}, through {changed_words(one)}", 4, 26)
     if found.moved:
         page.blank()
         page.line("kept apart otherwise than before", 2)
         for moved in found.moved:
-            page.field(str(moved.pair), f"{edges_words(moved.before)} -> {edges_words(moved.after)}", 4, 26)
+            page.field(clean(moved.pair), f"{edges_words(moved.before)} -> {edges_words(moved.after)}", 4, 26)
     if found.meetings:
         page.blank()
         page.line("may overlap, the earlier issued first", 2)
         for meeting in found.meetings:
             words = f"{meeting.before or 'not there'} -> {meeting.after or 'not there'}"
-            page.field(f"{meeting.earlier} -> {meeting.later}", words, 4, 26)
+            page.field(clean(f"{meeting.earlier} -> {meeting.later}"), words, 4, 26)
     if found.repairs is not None:
         page.blank()
         _repairs(page, found.repairs)
