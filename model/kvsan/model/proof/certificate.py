@@ -21,26 +21,27 @@ from kvsan.model.proof.actions import FENCE, LAST_USE
 Did = Literal["read", "write", "access"]
 """What the tracked access does: `access` is either."""
 
+Parts = tuple[tuple[str, tuple[str, ...]], ...]
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """`where`: the values that each named part of the control state may have; a part that is not named may have
-    any. `did`: which tracked accesses are meant. `knows`: contexts ("stream" | "host" | "event" | "queue", name), one
-    of which knows it."""
+    """`where`: the values that each named part of the control state has, one of them; `unless`: the values that it has
+    none of. A part that is not named may have any. `did`: which tracked accesses are meant. `knows`: contexts
+    ("stream" | "host" | "event" | "queue", name), one of which knows it."""
 
-    where: tuple[tuple[str, tuple[str, ...]], ...]
+    where: Parts
     did: Did
     knows: tuple[tuple[str, str], ...]
+    unless: Parts = ()
 
     def __str__(self) -> str:
-        where = [
-            f"{name} is {_or(values)}" if " " not in name else f"{name}: {_or(values)}" for name, values in self.where
-        ]
+        where = [f"{_is(name)} {_or(values)}" for name, values in self.where]
+        where += [f"{_is(name)} {_nor(values)}" for name, values in self.unless]
         happened = {"read": "a read of the block", "write": "a write of the block", "access": "an access to the block"}
         conditions = [*where, f"{happened[self.did]} happened"]
-        knows = _or([name_of(context) for context in self.knows]) if self.knows else "nothing"
+        knows = _or([name_of(context) for context in self.knows]) if self.knows else "nobody"
         return f"if {' and '.join(conditions)}, then {knows} knows it"
 
 
@@ -61,7 +62,9 @@ class Certificate:
             "kvsan-certificate": FORMAT,
             "design": self.design,
             "proves": self.proves,
-            "clauses": [{"where": dict(c.where), "did": c.did, "knows": c.knows} for c in self.clauses],
+            "clauses": [
+                {"where": dict(c.where), "unless": dict(c.unless), "did": c.did, "knows": c.knows} for c in self.clauses
+            ],
         }
         return json.dumps(document, indent=1)
 
@@ -85,8 +88,16 @@ def _clause(document: dict[str, Any]) -> Clause:
     did = document["did"]
     if did not in ("read", "write", "access"):
         raise ValueError(f"did is read, write or access, not {did!r}")
-    where = tuple((str(name), tuple(str(v) for v in values)) for name, values in document["where"].items())
-    return Clause(where, did, tuple((str(kind), str(name)) for kind, name in document["knows"]))
+    knows = tuple((str(kind), str(name)) for kind, name in document["knows"])
+    return Clause(_parts(document["where"]), did, knows, _parts(document["unless"]))
+
+
+def _parts(document: dict[str, list[str]]) -> Parts:
+    return tuple((str(name), tuple(str(value) for value in values)) for name, values in document.items())
+
+
+def _is(name: str) -> str:
+    return name if name.endswith(" is") else f"{name} is"
 
 
 def name_of(context: tuple[str, str]) -> str:
@@ -120,3 +131,7 @@ def _plain(value: object) -> object:
 
 def _or(words: tuple[str, ...] | list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+def _nor(words: tuple[str, ...]) -> str:
+    return f"not {words[0]}" if len(words) == 1 else f"neither {', '.join(words[:-1])} nor {words[-1]}"

@@ -202,13 +202,18 @@ class _Finder:
             clauses = rest
 
     def told(self, clause: Wide) -> Clause:
-        where = tuple(
-            (part.name, tuple(part.values[value] for value in _ones(chosen)))
-            for part, chosen in zip(self.table.components, clause.box, strict=True)
-            if chosen != (1 << len(part.values)) - 1
-        )
+        """The clause by names. Of a part's values those that it has or those that it has not, whichever are fewer."""
+        where, unless = [], []
+        for part, chosen in zip(self.table.components, clause.box, strict=True):
+            has = tuple(value for at, value in enumerate(part.values) if chosen >> at & 1)
+            lacks = tuple(value for at, value in enumerate(part.values) if not chosen >> at & 1)
+            if lacks and len(lacks) < len(has):
+                unless.append((part.name, lacks))
+            elif lacks:
+                where.append((part.name, has))
         did: Did = "access" if clause.did == 3 else "write" if clause.did == 1 << WRITE else "read"
-        return Clause(where, did, tuple(self.transfers.contexts[bit] for bit in _ones(clause.bits)))
+        knows = tuple(self.transfers.contexts[bit] for bit in _ones(clause.bits))
+        return Clause(tuple(where), did, knows, tuple(unless))
 
 
 def _gathered(needs: Iterable[tuple[int, int]]) -> Needs:

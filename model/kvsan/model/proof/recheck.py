@@ -91,7 +91,7 @@ def _unknown(table: Table, certificate: Certificate) -> str | None:
         if claim not in PROVES:
             return f"the claim {claim!r}"
     for clause in certificate.clauses:
-        for name, values in clause.where:
+        for name, values in (*clause.where, *clause.unless):
             if name not in parts or not set(values) <= set(parts[name]):
                 return f"{name} {'/'.join(values)}"
         for context in clause.knows:
@@ -139,6 +139,7 @@ class _Queries:
         self.here, self.there = self._facts("before"), self._facts("after")
         self.parts = {part.name: at for at, part in enumerate(table.components)}
         self._equal: dict[tuple[int, int, bool], Any] = {}
+        self._states: dict[tuple[int, bool], Any] = {}
         self._moves: list[list[tuple[int, int]]] = [[] for _ in table.actions]
         for source, action, target in table.moves:
             self._moves[action].append((source, target))
@@ -147,7 +148,8 @@ class _Queries:
         """Every query, each with what is wrong if it has a solution."""
         z3, here = self.z3, self.here
         holds, kept = self._clauses(self.here), self._clauses(self.there, after=True)
-        holds.append(z3.Not(z3.And(here.read, here.wrote)))
+        holds.append(z3.Not(z3.And(here.read, here.wrote)))  # one access is tracked, of one kind
+        kept.append(z3.Not(z3.And(self.there.read, self.there.wrote)))
         start = z3.And(self._at(0), z3.Not(here.read), z3.Not(here.wrote))
         yield "initiation: a clause does not hold at the start", z3.And(start, z3.Not(z3.And(holds)))
         for number, action in enumerate(self.table.actions):
@@ -184,19 +186,25 @@ class _Queries:
         return self._equal[key]
 
     def _at(self, state: int, *, after: bool = False) -> Any:
-        parts = [self._is(at, part.of[state], after=after) for at, part in enumerate(self.table.components)]
-        return self.z3.And(parts)
+        key = state, after
+        if key not in self._states:
+            parts = [self._is(at, part.of[state], after=after) for at, part in enumerate(self.table.components)]
+            self._states[key] = self.z3.And(parts)
+        return self._states[key]
 
     def _clauses(self, facts: Facts, *, after: bool = False) -> list[Any]:
         return [self._clause(clause, facts, after) for clause in self.certificate.clauses]
 
     def _clause(self, clause: Clause, facts: Facts, after: bool) -> Any:
         z3 = self.z3
-        where = []
-        for name, values in clause.where:
+
+        def one_of(name: str, values: tuple[str, ...]) -> Any:
             part = self.parts[name]
             number = {value: at for at, value in enumerate(self.table.components[part].values)}
-            where.append(z3.Or([self._is(part, number[value], after=after) for value in values]))
+            return z3.Or([self._is(part, number[value], after=after) for value in values])
+
+        where = [one_of(name, values) for name, values in clause.where]
+        where += [z3.Not(one_of(name, values)) for name, values in clause.unless]
         did = {"read": facts.read, "write": facts.wrote, "access": z3.Or(facts.read, facts.wrote)}[clause.did]
         return z3.Implies(z3.And(*where, did), z3.Or([facts.knows[context] for context in clause.knows]))
 

@@ -13,13 +13,12 @@ from functools import cached_property
 from typing import TypeVar
 
 from kvsan.model.design import Block, Design, Item, Mark, Submit, Work
-from kvsan.model.proof.actions import IDLE, UNLAUNCHED, Action, Control, Pc, words_of
+from kvsan.model.proof.actions import IDLE, READS, UNLAUNCHED, WRITES, Action, Control, Pc, calls, words_of
 from kvsan.model.proof.graph import TooManyStatesError
 from kvsan.model.proof.system import System
 
 V = TypeVar("V")
 
-USED = "this step used the block"
 POSITION = {0: "seen by the host", UNLAUNCHED: "not launched yet"}
 
 
@@ -50,12 +49,17 @@ class Table:
         ]
         for at, thread in enumerate(system.threads):
             items = design.step if at == 0 else design.threads[at - 1].jobs
-            out.append(self._component(f"{thread} stands", [state.pcs[at] for state in self.states], _stands(items)))
+            who = "the host is" if at == 0 else f"the {thread} thread is"
+            idle = "between steps" if at == 0 else "idle"
+            out.append(
+                self._component(who, [state.pcs[at] for state in self.states], _stands(design, items, thread, idle))
+            )
         if system.run_ahead is not None:
-            out.append(self._component("steps not yet seen", [state.unseen for state in self.states], str))
-        out.append(self._component("the last use", [state.last_use for state in self.states], _position))
-        out.append(self._component("the fence", [state.fence for state in self.states], _position))
-        out.append(self._component(USED, [state.used for state in self.states], lambda used: "yes" if used else "no"))
+            out.append(self._component("the number of unseen steps is", [state.unseen for state in self.states], str))
+        out.append(self._component("the last use is", [state.last_use for state in self.states], _position))
+        out.append(self._component("the fence is", [state.fence for state in self.states], _position))
+        used = [state.used for state in self.states]
+        out.append(self._component("in this step the block is", used, lambda yes: "used" if yes else "not used"))
         return tuple(part for part in out if len(part.values) > 1)
 
     def _component(self, name: str, of: list[V], word: Callable[[V], str] = str) -> Component:
@@ -86,17 +90,34 @@ def _position(rank: int) -> str:
     return POSITION.get(rank, f"unseen step {rank}")
 
 
-def _stands(items: tuple[Item, ...]) -> Callable[[Pc], str]:
+def _stands(design: Design, items: tuple[Item, ...], thread: str, idle: str) -> Callable[[Pc], str]:
     def word(pc: Pc) -> str:
         at, done, phase, mode = pc
         if pc == IDLE:
-            return "idle"
-        where = f"at {_name(items[at])}" if at < len(items) else "at the end"
-        finished = [_name(items[at + bit]) for bit in range(done.bit_length()) if done & (1 << bit)]
-        where += f" (done: {', '.join(finished)})" if finished else ""
-        return where + (f", call {phase + 1} {words_of(mode)}" if phase else "")
+            return idle
+        if at == len(items):
+            return "at the end of the step"
+        if phase:
+            work = items[at]
+            assert isinstance(work, Work)  # what else there is has one call
+            next_call = calls(design, work, thread, mode)[phase][0]
+            plain = mode in (READS, WRITES) and (work.reads is None or work.writes is None)
+            does = "" if plain else f" ({words_of(mode).strip('()')})"
+            return f"in {work.name}{does} before {next_call!r}"
+        group = _group(items, at)
+        left = [_name(item) for bit, item in enumerate(group) if not done & (1 << bit)]
+        return f"before {' and '.join(left)}" if left else f"behind {' and '.join(_name(item) for item in group)}"
 
     return word
+
+
+def _group(items: tuple[Item, ...], at: int) -> tuple[Item, ...]:
+    """The item, and those behind it that may come in any order with it."""
+    group = getattr(items[at], "group", None)
+    end = at + 1
+    while group is not None and end < len(items) and getattr(items[end], "group", None) == group:
+        end += 1
+    return items[at:end]
 
 
 def _name(item: Item) -> str:
