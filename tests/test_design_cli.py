@@ -248,7 +248,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 
 def settled(text: str) -> str:
     """Without times."""
-    return re.sub(r"in [\d,]+\s+ms", "in N ms", text)
+    return re.sub(r"in\s+[\d,]+\s+ms", "in N ms", text)
 
 
 def same(request: pytest.FixtureRequest, name: str, text: str) -> None:
