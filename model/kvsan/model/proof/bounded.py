@@ -46,12 +46,14 @@ def bounded(
     table = tabulate(design, run_ahead, cap)
     until = time.monotonic() + seconds
     shorter = race_within(z3, table, pair, length - 1, until, exactly=False)
-    if isinstance(shorter, Times):
+    if isinstance(shorter, Undecided):
+        return shorter
+    if shorter is not None:
         raise InternalError(f"{pair}: the shortest schedule has {length} actions, z3 finds one of {len(shorter)}")
     found = race_within(z3, table, pair, length, until, exactly=True)
     if found is None:
         raise InternalError(f"{pair}: a schedule of {length} actions was found, z3 finds no times for any")
-    return shorter if isinstance(shorter, Undecided) else found
+    return found
 
 
 def race_within(
@@ -63,7 +65,7 @@ def race_within(
     unrolled = _Unrolled(z3, table, pair, length, exactly=exactly)
     if not unrolled.possible:
         return None
-    asked = z3.SolverFor("QF_LRA")
+    asked = z3.SolverFor("QF_RDL")
     asked.add(list(unrolled.constraints()))
     asked.set("timeout", max(1, int(1000 * (until - time.monotonic()))))
     answer = asked.check()
@@ -121,7 +123,7 @@ class _Unrolled:
         for k, layer in enumerate(self.layers):
             acts = [*self.act[k].values(), self.wait[k]]
             yield z3.Or(acts)
-            yield from (z3.Not(z3.And(a, b)) for i, a in enumerate(acts) for b in acts[:i])
+            yield from self._at_most_one(k, acts)
             enabled: dict[int, set[int]] = {s: set() for s in self.at[k]}
             targets: dict[tuple[int, int], list[int]] = {}
             for s, a, t in layer:
@@ -139,6 +141,13 @@ class _Unrolled:
                 yield z3.Not(self.wait[k])
             elif k:
                 yield z3.Implies(self.wait[k], self.wait[k - 1])
+
+    def _at_most_one(self, k: int, acts: list[Any]) -> Iterator[Any]:
+        """Each act has a number of its own, and the step one number."""
+        bits = [self.z3.Bool(f"{k}: bit {bit}") for bit in range((len(acts) - 1).bit_length())]
+        for number, act in enumerate(acts):
+            same = [on if number >> bit & 1 else self.z3.Not(on) for bit, on in enumerate(bits)]
+            yield self.z3.Implies(act, self.z3.And(same))
 
     def _race(self) -> Iterator[Any]:
         """One earlier access overlaps the last one. Whose reads go their own way is read off the action."""
