@@ -165,6 +165,11 @@ BAD: dict[str, tuple[str, str]] = {
         r"mine\.py:9: no .*did you mean 'running'",
     ),
     "and": (GOOD.replace("writes=b.running", "writes=b.running and b.none"), r"mine\.py:9: a guard .*write a & b"),
+    "no guard": (GOOD.replace("writes=b.running", "writes='running'"), r"mine\.py:9: forward: writes= takes a guard"),
+    "a facet for a guard": (
+        GOOD.replace("free = p.free(b.none)", "free = p.free(b.owner)"),
+        r"mine\.py:7: p\.free\(\)",
+    ),
     "unfinished protocol": (
         "from kvsan.model.design import Protocol\n\np = Protocol('p')\n",
         r"mine\.py:3: p: say p\.block",

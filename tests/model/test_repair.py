@@ -17,6 +17,7 @@ from kvsan.model.proof.counterexample import Counterexample, still
 from kvsan.model.proof.minimal import minimal_sets
 from kvsan.model.proof.repair import MENDABLE, Repairs
 from kvsan.model.proof.system import System
+from model.random_designs import random_design
 
 
 @cache
@@ -120,6 +121,32 @@ def test_the_eight_edge_lattice_has_six_minimal_sets() -> None:
     assert len(minimal) == 6
     assert {frozenset(one.edges) for one in found.repairs} == minimal
     assert found.searches < 60, "of 256"
+
+
+@pytest.mark.parametrize("seed", [3, 11, 17, 23, 31, 42, 47, 60])
+def test_random_designs_against_brute_force(seed: int) -> None:
+    """Five candidates of a random design: the minimal sets are those that trying all 32 finds."""
+    dice = random.Random(seed)
+    design = random_design(seed)
+    before = verify(design)
+    if isinstance(before, Proved):
+        return
+    assert isinstance(before, Refuted)
+    every = [candidate.edge for candidate in candidates(design)]
+    likely = [edge for edge in every if racy_pairs(design.adding(edge)) != racy_pairs(design)] or every
+    edges = dice.sample(likely, min(4, len(likely)))
+    edges += dice.sample([edge for edge in every if edge not in edges], 1)
+    mends = set(before.broken) & MENDABLE
+    good = []
+    for size in range(len(edges) + 1):
+        for chosen in combinations(edges, size):
+            verdict = verify(design.adding(*chosen))
+            if not (isinstance(verdict, Refuted) and mends & set(verdict.broken)):
+                good.append(frozenset(chosen))
+    minimal = {one for one in good if not any(other < one for other in good)}
+    found = repair(design, among=edges)
+    assert {frozenset(one.edges) for one in (*found.repairs, *found.rejected)} == minimal
+    assert bool(minimal) != bool(found.left)
 
 
 def test_a_pool_without_a_pin_is_mended_by_one() -> None:

@@ -44,7 +44,7 @@ _assume = click.option(
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Docs: README.md, docs/limits.md (what a clean verdict does not cover).",
+    epilog="Docs: README.md, docs/limits.md (what a clean verdict does not cover), docs/model.md (designs).",
 )
 @click.version_option(version("kvsan"), prog_name="kvsan")
 def cli() -> None:

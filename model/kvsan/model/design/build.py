@@ -42,6 +42,7 @@ from kvsan.model.design.refs import (
     ThreadRef,
     Writer,
     got,
+    guard_of,
     last_use,
     names_of,
     newest,
@@ -139,6 +140,7 @@ class Protocol:
 
     def free(self, when: Guard) -> Guard:
         """When the allocator may hand the block out."""
+        guard_of(when, "p.free()")
         self._free = when
         return when
 
@@ -168,11 +170,13 @@ class Protocol:
         creates: Events = None,
     ) -> None:
         """A job for another thread goes in the queue."""
+        guard_of(when, f"{name}: when=")
         made = names_of(creates, f"{name}: creates=")
         self.add(Submit(name, queue.name, when, assignment(then, name), made, self.group))
 
     def sync(self, name: str, event: EventRef, *, when: Guard | None = None, then: Guard | None = None) -> None:
         """The host blocks at this point of the step until the event is done."""
+        guard_of(when, f"{name}: when=")
         self.add(Block(name, event.name, when, assignment(then, name)))
 
     @contextmanager

@@ -94,6 +94,8 @@ class Writer:
         """Any work; the methods below are this with the usual roles filled in."""
         if order not in ("stream", "any", "call"):
             raise unknown("source order", str(order), ("stream", "any", "call"))
+        for what, guard in (("reads", reads), ("writes", writes)):
+            guard_of(guard, f"{name}: {what}=")
         self._protocol.add(
             Work(
                 name=name,
@@ -227,6 +229,12 @@ class Scheduler:
                 raise DesignError(f"{name}: needs= takes seen(event), got(queue) or retired(fence), not {need!r}")
         marks = tuple((stream.name, event.name) for stream, event in (records or {}).items())
         self._protocol.rule(Rule(name, when, assignment(then, name), wanted, free, keeps, marks, tuple(cancels)))
+
+
+def guard_of(value: object, where: str) -> None:
+    """Raises `DesignError` if this is neither a guard nor left out."""
+    if value is not None and not isinstance(value, Guard):
+        raise DesignError(f"{where} takes a guard such as b.running & b.empty, not {value!r}")
 
 
 def names_of(events: Events, where: str) -> tuple[str, ...]:
