@@ -17,7 +17,7 @@ from random_traces import random_trace
 
 Json = dict[str, Any]
 TRACES = sorted((Path(__file__).parents[1] / "checker/kvsan/checker/data/traces").glob("*.jsonl.gz"))
-NAMES: tuple[Name, ...] = ("trace-header", "trace-op", "report")
+NAMES: tuple[Name, ...] = ("trace-header", "trace-op", "report", "design")
 
 
 def closed(schema: Any) -> Any:

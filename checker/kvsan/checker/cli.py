@@ -1,4 +1,5 @@
-"""The command line: `kvsan check | explain | info | merge | demo`. Thin: every command calls one function and prints.
+"""The command line: `kvsan check | explain | info | merge | demo`, and from `design_cli` `verify | repair | diff |
+designs`. Thin: every command calls one function and prints.
 
 Exit status of `check`: `verdict.Exit`. Bad input or usage is 2, with one line on stderr; Ctrl-C is 130; a fault of
 our own is 70 and says so, since 1 means "hazards" and nothing else.
@@ -7,29 +8,24 @@ our own is 70 and says so, since 1 means "hazards" and nothing else.
 from __future__ import annotations
 
 import errno
-import json
 import os
-import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
-from pathlib import Path
-from typing import Any
 
 import click
 
+from kvsan.checker.design_cli import COMMANDS
 from kvsan.checker.judge import Report, check_trace
+from kvsan.checker.terminal import bar, colour, width, write_json
 from kvsan.checker.trace import Trace, TraceError, open_trace
 from kvsan.checker.verdict import Exit, worst
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
-PIPE_WIDTH = 100
 _OUTPUT_FAULTS = {errno.ENOSPC, errno.EBADF, errno.EIO, errno.EDQUOT, errno.EFBIG}
-LONG_TRACE = 1 << 20
-"""Bytes of a file from which on a progress bar is worth its place."""
 
 _traces = click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
 _format = click.option(
@@ -44,11 +40,14 @@ _assume = click.option(
 
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Docs: README.md, docs/limits.md (what a clean verdict does not cover).",
+    epilog="Docs: README.md, docs/limits.md (what a clean verdict does not cover), docs/model.md (designs).",
 )
 @click.version_option(version("kvsan"), prog_name="kvsan")
 def cli() -> None:
-    """Finds races on reused KV-cache blocks: a sanitizer for stream ordering in LLM serving engines."""
+    """Finds races on reused KV-cache blocks: a sanitizer for stream ordering in LLM serving engines.
+
+    check, explain, info, merge and demo look at recorded runs; verify, repair, diff and designs at protocols.
+    """
 
 
 @cli.command(name="check", epilog="Example:  kvsan check run.jsonl.gz --format json | jq .totals")
@@ -79,13 +78,13 @@ def check_command(
         exits.append(report.verdict.exit)
         reports.append(report)
         if form == "json":
-            _json(report.document())
+            write_json(report.document())
         else:
             from kvsan.checker.report import text
 
             if len(reports) > 1:
                 click.echo()
-            click.echo(text.render(report, _width(), colour=_colour()))
+            click.echo(text.render(report, width(), colour=colour()))
     if form == "text" and len(traces) > 1:
         from kvsan.checker.report import text
 
@@ -118,9 +117,9 @@ def explain_command(trace: str, earlier: int, later: int, assume_stream_order: b
         _complain(error)
         raise SystemExit(Exit.BAD_INPUT) from None
     if form == "json":
-        _json(found.document())
+        write_json(found.document())
     else:
-        click.echo(picture.render(found, _width(), colour=_colour()))
+        click.echo(picture.render(found, width(), colour=colour()))
 
 
 @cli.command(name="info", epilog="Example:  kvsan info run.jsonl.gz")
@@ -141,9 +140,9 @@ def info_command(traces: tuple[str, ...], form: str) -> None:
             bad = True
             continue
         if form == "json":
-            _json(found.document())
+            write_json(found.document())
         else:
-            render(found, _width(), colour=_colour())
+            render(found, width(), colour=colour())
     raise SystemExit(Exit.BAD_INPUT if bad else Exit.CLEAN)
 
 
@@ -155,7 +154,7 @@ def merge_command(traces: tuple[str, ...], output: str) -> None:
     from kvsan.checker.merge import merge_traces
 
     try:
-        with _bar(traces, bytes_known=False) as move:
+        with bar(traces, bytes_known=False) as move:
             merged = merge_traces(traces, output, progress=None if move is None else lambda ops: move(0, ops))
     except TraceError as error:
         _complain(error)
@@ -170,7 +169,11 @@ def demo_command() -> None:
     """Check six traces recorded from vLLM 0.23.0 on an H200 and explain the missing fence."""
     from kvsan.checker.demo import run
 
-    run(_width(), colour=_colour())
+    run(width(), colour=colour())
+
+
+for command in COMMANDS:
+    cli.add_command(command)
 
 
 def main() -> None:
@@ -201,7 +204,9 @@ def main() -> None:
         raise SystemExit(Exit.BAD_INPUT) from None
     except Exception:
         traceback.print_exc()
-        click.echo("kvsan: internal error: this is a fault of kvsan's, not of the trace; please report it", err=True)
+        click.echo(
+            "kvsan: internal error: this is a fault of kvsan's, not of what it was given; please report it", err=True
+        )
         raise SystemExit(INTERNAL_ERROR) from None
 
 
@@ -215,40 +220,8 @@ def _complain(error: TraceError) -> None:
     click.echo(f"kvsan: {error}", err=True)
 
 
-def _json(document: Any) -> None:
-    click.echo(json.dumps(document, separators=(",", ":"), ensure_ascii=False))
-
-
-def _width() -> int:
-    return shutil.get_terminal_size((PIPE_WIDTH, 24)).columns if sys.stdout.isatty() or _columns() else PIPE_WIDTH
-
-
-def _columns() -> bool:
-    return os.environ.get("COLUMNS", "").isdecimal()
-
-
-def _colour() -> bool:
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 @contextmanager
 def _opened(path: str) -> Iterator[Trace]:
     """Opens a trace. If the file is long and a person is looking, a bar on stderr shows how far it is read."""
-    with open_trace(path) as trace, _bar([path]) as move:
+    with open_trace(path) as trace, bar([path]) as move:
         yield trace if move is None else trace.watched(lambda ops: move(trace.bytes_read(), ops))
-
-
-@contextmanager
-def _bar(paths: Sequence[str], *, bytes_known: bool = True) -> Iterator[Callable[[int, int], None] | None]:
-    """Yields what to call with the bytes read and the number of ops, if there is to be a bar."""
-    size = sum(Path(path).stat().st_size for path in paths if Path(path).is_file())
-    if not sys.stderr.isatty() or size < LONG_TRACE:
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(Path(paths[0]).name, total=size if bytes_known else None)
-        yield lambda read, ops: bar.update(task, completed=read, description=f"{ops:,} ops")

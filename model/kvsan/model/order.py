@@ -65,6 +65,19 @@ class Order(Generic[P]):
         known = self._pasts.get(agent)
         return self.lattice.bottom() if known is None else known
 
+    def suppose(self, pasts: Mapping[Agent, P], events: Mapping[str, P], tokens: Mapping[str, P]) -> None:
+        """Starts from these pasts instead of from nothing: `model.proof` reads off so what one op does to *any* state.
+
+        An event given here counts as recorded; one never recorded has an empty past, which orders nothing either way.
+        """
+        self._pasts.update(pasts)
+        self.events.update({event: Recorded(past, -1, "", 1) for event, past in events.items()})
+        self._tokens.update(tokens)
+
+    def handed(self, token: str) -> P | None:
+        """What a hand-off carries, if it was put."""
+        return self._tokens.get(token)
+
     def hosts(self) -> Iterator[Agent]:
         """The host threads seen so far, in order of appearance."""
         return (agent for agent in self._pasts if agent.is_host)

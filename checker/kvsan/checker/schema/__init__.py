@@ -1,4 +1,5 @@
-"""JSON Schemas (draft 2020-12) of what the command line reads and writes: `trace-header`, `trace-op`, `report`.
+"""JSON Schemas (draft 2020-12) of what the command line reads and writes: `trace-header`, `trace-op`, `report`,
+`design`.
 
 They are documentation and a contract for other tools. The reader does not use them: it is faster, stricter where a line
 depends on the header and on earlier lines (ids within the pool, tokens, `planned`), and refuses a misspelt key.
@@ -10,7 +11,7 @@ import json
 from importlib.resources import files
 from typing import Any, Literal
 
-Name = Literal["trace-header", "trace-op", "report"]
+Name = Literal["trace-header", "trace-op", "report", "design"]
 
 
 def load(name: Name) -> dict[str, Any]:

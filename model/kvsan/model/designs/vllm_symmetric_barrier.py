@@ -1,0 +1,18 @@
+"""The symmetric barrier (#47291, #47324, #50863): loads wait for this step's forward too.
+
+Race-free with blocks freed at once. Not host-quiescent: a free block may still be in use on the device, so it
+must not be handed to a NIC or to a stream that does not wait.
+"""
+
+from kvsan.model.designs._simple_offload import simple_offload
+
+p, b = simple_offload(
+    "vllm-symmetric-barrier",
+    title="symmetric barrier",
+    reference="https://github.com/vllm-project/vllm/pull/47291",
+    load_after=["compute_done"],
+    store_after=["compute_done"],
+)
+p.claims("race-free", "right generation", "progress", "progress without other requests")
+p.expect("proved")
+DESIGN = p.design()

@@ -1,0 +1,86 @@
+"""Design in, verdict out.
+
+The proof explores the design's own run-ahead (any, as a rule). A schedule is then searched at run-ahead 1,
+where an engine prepares one step while another runs, so that no more steps are in flight than needed; if a race
+needs more, at 2, 3 and 4.
+"""
+
+from __future__ import annotations
+
+import time
+
+from kvsan.model.design import Design
+from kvsan.model.proof.assumptions import assumptions
+from kvsan.model.proof.confirm import confirm
+from kvsan.model.proof.graph import TooManyStatesError, dead, explore, stuck, vacuous, wrong_generations
+from kvsan.model.proof.search import Found, Pair, search
+from kvsan.model.proof.system import System
+from kvsan.model.proof.verdict import Findings, Proved, Race, Refused, Refuted, Unknown, Verdict
+
+CAP = 400_000
+SECONDS = 15.0
+"""How long z3 may take over one design."""
+SHOWN = (1, 2, 3, 4)
+"""The run-aheads at which a schedule is looked for, in this order."""
+
+
+def verify(design: Design, *, cap: int = CAP, certify: bool = False, seconds: float = SECONDS) -> Verdict:
+    """Total: every design that could be defined gets a verdict.
+
+    `certify`: z3 checks it by another road, for `seconds` at most; then raises `InternalError` if z3 disagrees, and
+    `MissingSolverError` if there is no z3.
+    """
+    began = time.perf_counter()
+    told = assumptions(design)
+    try:
+        system = System(design, None if design.run_ahead == "any" else design.run_ahead)
+        graph = explore(system, cap)
+        never = dead(design, graph)
+        if never:
+            return Refused(design, never, told)
+        found = search(system, graph, cap)
+        races = _shown(design, found, cap)
+        findings = Findings(
+            states=found.states,
+            control_states=len(graph.states),
+            races=races,
+            kept_apart=tuple(sorted(found.pairs - found.races.keys())),
+            stuck=stuck(system, graph, closed=False),
+            stuck_closed=stuck(system, graph, closed=True),
+            vacuous=vacuous(graph, cap),
+            wrong_generation=wrong_generations(design, system, graph, cap),
+            not_quiescent=found.unseen_free,
+            seconds=time.perf_counter() - began,
+        )
+    except TooManyStatesError:
+        return Unknown(design, f"more than {cap} states", told)
+    broken = tuple(sorted(design.claims & findings.broken()))
+    if broken:
+        refuted = Refuted(design, findings, broken, told)
+        return confirm(refuted, seconds=seconds, cap=cap) if certify else refuted
+    proved = Proved(design, findings, told)
+    return confirm(proved, seconds=seconds, cap=cap) if certify else proved
+
+
+def racy_pairs(design: Design, *, cap: int = CAP) -> frozenset[Pair]:
+    """Only which pairs can race: what a search over many designs asks. Raises `TooManyStatesError`."""
+    system = System(design, None if design.run_ahead == "any" else design.run_ahead)
+    return frozenset(search(system, explore(system, cap), cap).races)
+
+
+def _shown(design: Design, found: Found, cap: int) -> tuple[Race, ...]:
+    """Each racy pair with a schedule at the least run-ahead from 1 on that has one."""
+    open_pairs = frozenset(found.races)
+    out: dict[Pair, Race] = {}
+    depths = SHOWN if design.run_ahead == "any" else ()
+    for depth in depths:
+        if not open_pairs:
+            break
+        system = System(design, depth)
+        for pair, schedule in search(system, explore(system, cap), cap, first=open_pairs).races.items():
+            if pair in open_pairs:
+                out[pair] = Race(pair, schedule, depth)
+        open_pairs = open_pairs - out.keys()
+    for pair in open_pairs:
+        out[pair] = Race(pair, found.races[pair], None if design.run_ahead == "any" else design.run_ahead)
+    return tuple(out[pair] for pair in sorted(out, key=lambda p: (len(out[p].schedule), p)))
