@@ -5,13 +5,25 @@
     report.verdict, report.hazards
 
 `judge` is the way in; `online` checks op by op, `pairs` finds every pair, `trace` reads and writes, `report` puts it
-in words.
+in words. Nothing is loaded before it is asked for: the entry point that vLLM calls in every process lives below here,
+and must cost nothing where kvsan is installed and off.
 """
 
-from kvsan.checker.judge import Report, check, check_trace
-from kvsan.checker.online import Online
-from kvsan.checker.trace import Trace, TraceError, TraceWriter, open_trace
-from kvsan.checker.verdict import Clean, Exit, Incomplete, Racy, Verdict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvsan.checker.judge import Report, check, check_trace
+    from kvsan.checker.online import Online
+    from kvsan.checker.trace import Trace, TraceError, TraceWriter, open_trace
+    from kvsan.checker.verdict import Clean, Exit, Incomplete, Racy, Verdict
+
+_WHERE = {
+    "judge": ("Report", "check", "check_trace"),
+    "online": ("Online",),
+    "trace": ("Trace", "TraceError", "TraceWriter", "open_trace"),
+    "verdict": ("Clean", "Exit", "Incomplete", "Racy", "Verdict"),
+}
 
 __all__ = [
     "Clean",
@@ -28,3 +40,11 @@ __all__ = [
     "check_trace",
     "open_trace",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _WHERE.items():
+        if name in names:
+            value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -84,6 +84,29 @@ class Lives:
             self._raced = np.zeros((self.size + 7) // 8, np.uint8)
         np.bitwise_or.at(self._raced, found >> 3, np.left_shift(1, found & 7).astype(np.uint8))
 
+    def copy(self) -> Lives:
+        other = Lives(self.size, self._limit)
+        other._base = self._base
+        if self._since is not None:
+            other._since, other._reborn = self._since.copy(), self._reborn.copy()
+        other._raced = None if self._raced is None else self._raced.copy()
+        return other
+
+    def stamps(self) -> tuple[Ids, Ids, Ids] | None:
+        """For each block the stamp of its latest alloc, free or touch, which of them it was, and the stamp of the
+        free that its latest alloc ended. `None` if nothing was ever said of the pool.
+        """
+        if self._since is None:
+            return None
+        since = self._since.astype(np.int64)
+        reborn = self._reborn.astype(np.int64)
+        base = self._base
+        return (
+            np.where(since > 3, (since >> 2) + base, 0),
+            since & 3,
+            np.where(reborn > 0, reborn + base, 0),
+        )
+
     def nbytes(self) -> int:
         columns = (self._since, self._reborn, self._raced)
         return sum(column.nbytes for column in columns if column is not None)

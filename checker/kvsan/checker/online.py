@@ -91,7 +91,7 @@ class Online:
         self.shadows = {pool: Shadow(size) for pool, size in pools.items()}
         self.lives = {pool: Lives(size) for pool, size in pools.items()}
         self._apart: dict[tuple[Kind, str], Lives] = {}  # first BATCH and first GEN of a block, beside its first race
-        self._pools = pools
+        self._pools = dict(pools)
         self._hands = HandOrder(self.advice)
         self._attached = attached
         self._assume_stream_order = assume_stream_order
@@ -117,6 +117,12 @@ class Online:
     def feed(self, op: int, what: Op) -> list[Hazard]:
         """Raises nothing for any legal op; blocks must be within their pool (the reader sees to it)."""
         return self._rules[type(what)](op, what) or []
+
+    def add_pool(self, name: str, size: int) -> None:
+        """A pool that appears while the engine runs."""
+        self._pools[name] = size
+        self.shadows[name] = Shadow(size)
+        self.lives[name] = Lives(size)
 
     # ── accesses ──────────────────────────────────────────────────────────────────────────────────────────────────
 
