@@ -30,28 +30,34 @@ T = TypeVar("T", bound=np.generic)
 
 class IdBlocks(Blocks):
     """Blocks as an array of ids, for hooks that are handed arrays: the check needs no runs, so they are made only when
-    a line or a report is written. Without `repeats` the runs are of the distinct ids.
+    a line or a report is written. Without `keep` (a batch) the runs are of the distinct ids.
     """
 
-    __slots__ = ("_made", "_repeats", "ids")
+    __slots__ = ("ids", "keep", "made")
+    ids: Ids
+    keep: bool
+    made: tuple[tuple[int, int], ...] | None
 
-    def __init__(self, ids: Ids, *, repeats: bool = False) -> None:
+    def __init__(self, ids: Ids, *, keep: bool = False) -> None:
         object.__setattr__(self, "ids", ids)
-        object.__setattr__(self, "_repeats", repeats)
-        object.__setattr__(self, "_made", None)
+        object.__setattr__(self, "keep", keep)
+        object.__setattr__(self, "made", None)
 
     @property
-    def runs(self) -> tuple[tuple[int, int], ...]:  # type: ignore[override]
-        if self._made is None:
-            object.__setattr__(self, "_made", _in_order(self.ids) if self.repeats else runs_of(self.ids).runs)
-        return cast("tuple[tuple[int, int], ...]", self._made)
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        made = self.made
+        if made is None:
+            made = _in_order(self.ids) if self.keep else runs_of(self.ids).runs
+            object.__setattr__(self, "made", made)
+        return made
 
     @property
-    def repeats(self) -> bool:  # type: ignore[override]
-        return bool(self._repeats) and len(np.unique(self.ids)) < len(self.ids)
+    def repeats(self) -> bool:
+        return self.keep and len(np.unique(self.ids)) < len(self.ids)
 
-    def __reduce__(self) -> Any:
-        return IdBlocks, (self.ids,)
+    @property
+    def end(self) -> int:
+        return int(self.ids.max()) + 1 if len(self.ids) else 0
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Blocks) and self.runs == other.runs
@@ -59,9 +65,8 @@ class IdBlocks(Blocks):
     def __hash__(self) -> int:
         return hash(self.runs)
 
-    @property
-    def end(self) -> int:
-        return int(self.ids.max()) + 1 if len(self.ids) else 0
+    def __reduce__(self) -> Any:
+        return IdBlocks, (self.ids,)
 
 
 def blocks_of(given: Any, size: int, *, repeats: bool = False) -> Blocks | None:
@@ -93,7 +98,7 @@ def blocks_of(given: Any, size: int, *, repeats: bool = False) -> Blocks | None:
         return Blocks(((block, block + 1),))
     if int(found.view(np.uint64).max()) >= size:  # a negative id is a large one
         raise ValueError(f"blocks {found.min()} to {found.max()} of a pool of {size} blocks")
-    return IdBlocks(found, repeats=repeats)
+    return IdBlocks(found, keep=repeats)
 
 
 class _Kept:

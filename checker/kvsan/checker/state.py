@@ -10,9 +10,10 @@ thread) that stands for "a up to here". A host thread blocks on those it knew; a
 thread of its own whose next record on it carries them (a wait would be a barrier on the legacy stream); an event or a
 token through a stream and a thread of its own.
 
-Does not restore: that a stream has not met the barrier of a legacy stream yet (it is taken as met), blocks that have raced before (they are reported once), tokens that were taken and are taken again,
-warnings, and more than `MAX_HELPERS` distinct pasts of events and tokens (the oldest are left out, which may make a
-replayed hazard that the run did not have; the header says so).
+Does not restore: that a stream has not met the barrier of a legacy stream yet (it is taken as met), blocks that have
+raced before (they are reported once), tokens that were taken and are taken again, warnings, and more than
+`MAX_HELPERS` distinct pasts of events and tokens (the oldest are left out, which may make a replayed hazard that the
+run did not have; the header says so).
 """
 
 from __future__ import annotations
@@ -97,8 +98,9 @@ def renumbered(lines: Iterable[tuple[int | None, Op]]) -> Iterator[tuple[int | N
     for number, (stands_for, op) in enumerate(lines):
         if isinstance(op, Access) and op.planned is not None:
             at = bisect_right(was, op.planned)
-            op = replace(op, planned=now[at - 1] if at else None)
-        yield stands_for, op
+            yield stands_for, replace(op, planned=now[at - 1] if at else None)
+        else:
+            yield stands_for, op
         if stands_for is not None:
             was.append(stands_for)
             now.append(number)
@@ -236,7 +238,7 @@ class _Builder:
         groups: dict[tuple[_Mark, ...], tuple[list[str], list[str]]] = {}
         for event, recorded in sorted(self._state.events.items(), key=lambda item: -item[1].op):
             groups.setdefault(self._known(recorded.vector), ([], []))[0].append(event)
-        for token, vector in reversed(self._state.tokens.items()):
+        for token, vector in reversed(list(self._state.tokens.items())):
             groups.setdefault(self._known(vector), ([], []))[1].append(token)
         self._out.left_out = max(0, len(groups) - MAX_HELPERS)
         for number, (known, (events, tokens)) in enumerate(groups.items()):

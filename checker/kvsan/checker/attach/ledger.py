@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from kvsan.checker.trace.header import Expects, Unseen
 
@@ -69,6 +70,14 @@ class Ledger:
         if text not in self.notes:
             self.notes.append(text)
 
+    def restart(self) -> None:
+        """A forked child counts from nothing; what was hooked stays hooked."""
+        for hook in self.hooks.values():
+            hook.count = 0
+        self.copies = self.edges = 0
+        self.words.clear()
+        self.notes.clear()
+
     def expect_stream(self, name: str) -> None:
         """This stream must carry an access."""
         self.streams.add(name)
@@ -90,6 +99,23 @@ class Ledger:
         live = self.live_groups()
         due = {hook.name: 1 for hook in self.hooks.values() if hook.expected and hook.group in live}
         return Expects(tuple(sorted(self.streams)), due)
+
+    def document(self) -> dict[str, Any]:
+        """For the JSON report."""
+        return {
+            "hooks": [
+                {
+                    "name": hook.name,
+                    "fired": hook.count,
+                    "expected": hook.expected,
+                    **({"missing": hook.absent} if hook.absent is not None else {}),
+                    **({"version": hook.version} if hook.version else {}),
+                }
+                for hook in self.hooks.values()
+            ],
+            "unseen": {"copies": self.copies, "edges": self.edges, "what": dict(self.words)},
+            "notes": list(self.notes),
+        }
 
     def counts(self) -> Mapping[str, int]:
         return {name: hook.count for name, hook in self.hooks.items()}

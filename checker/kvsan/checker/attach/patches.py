@@ -7,6 +7,7 @@ loaded twice counts nothing twice.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +30,7 @@ class Patches:
         For a class the attribute is found where it is inherited from and set on `owner` alone; undoing removes it
         there. The original is left under `wrapper.__kvsan_wraps__`.
         """
-        original = getattr(owner, name, _ABSENT) if owner is not None else _ABSENT
+        original: Any = getattr(owner, name, _ABSENT) if owner is not None else _ABSENT
         if original is _ABSENT:
             if hook is not None:
                 hook.missing(f"{_shown(owner)} has no {name}")
@@ -37,11 +38,9 @@ class Patches:
         if getattr(original, _MARK, None) is not None:
             return True
         own = vars(owner).get(name, _ABSENT) if hasattr(owner, "__dict__") else original
-        wrapper = make(original)
-        try:
+        wrapper: Any = make(original)
+        with contextlib.suppress(AttributeError, TypeError):
             functools.update_wrapper(wrapper, original)
-        except (AttributeError, TypeError):
-            pass
         setattr(wrapper, _MARK, original)
         placed: Any = staticmethod(wrapper) if isinstance(own, staticmethod | classmethod) else wrapper
         try:

@@ -15,7 +15,7 @@
     with recorder.blocking(event=event_object):    # blocking call: the line stands at entry, no lock is held over it,
         original_synchronize()                     # and an exception of the call takes the line back
 
-    with recorder.guard("hook name"):              # code of a hook: a fault in it turns kvsan off, never the server down
+    with recorder.guard("hook name"):              # code of a hook: a fault turns kvsan off, not the server
         ...
 
 Ids are numpy arrays (fastest), sequences of ints, ranges or `Blocks`; a pool may be named with no ids at all (left
@@ -277,6 +277,33 @@ class Recorder:
             self.fault_text = f"kvsan turned itself off at op {self._count}: {type(error).__name__} in {where}: {error}"
         if self._on_fault is not None:
             self._on_fault(where, error)
+
+    # ── for the session ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def listen(self, sinks: Iterable[Sink]) -> None:
+        """Starts over with other sinks: ops from 0, names as they are. In a forked child the lock is a new one, since
+        the thread that held it is not there.
+        """
+        self.lock = threading.RLock()
+        self._sinks = tuple(sinks)
+        self._count = 0
+        self._events.take_dead()
+        self.ledger.restart()
+        for name, blocks in self.pools.items():
+            for sink in self._sinks:
+                sink.pool(name, blocks)
+        for name, stream in self._streams.known.items():
+            self._declare(name, stream)
+
+    @property
+    def streams(self) -> Mapping[str, Stream]:
+        """All streams that have a name."""
+        return self._streams.known
+
+    @property
+    def threads(self) -> Mapping[str, str]:
+        """Names of host threads and what Python calls them."""
+        return self._threads.names
 
     # ── for `around` ──────────────────────────────────────────────────────────────────────────────────────────────
 
