@@ -5,7 +5,8 @@
     report.verdict, report.hazards
 
 `judge` is the way in; `online` checks op by op, `pairs` finds every pair, `trace` reads and writes, `report` puts it
-in words. Nothing is loaded before it is asked for: the entry point that vLLM calls in every process lives below here,
+in words. `session` is the debug mode of a running engine, `access` and `register_pool` are what an engine tells it.
+Nothing is loaded before it is asked for: the entry point that vLLM calls in every process lives below here,
 and must cost nothing where kvsan is installed and off.
 """
 
@@ -13,12 +14,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvsan.checker.attach.declare import access, register_pool
     from kvsan.checker.judge import Report, check, check_trace
     from kvsan.checker.online import Online
     from kvsan.checker.trace import Trace, TraceError, TraceWriter, open_trace
     from kvsan.checker.verdict import Clean, Exit, Incomplete, Racy, Verdict
 
 _WHERE = {
+    "attach.declare": ("access", "register_pool"),
     "judge": ("Report", "check", "check_trace"),
     "online": ("Online",),
     "trace": ("Trace", "TraceError", "TraceWriter", "open_trace"),
@@ -36,9 +39,11 @@ __all__ = [
     "TraceError",
     "TraceWriter",
     "Verdict",
+    "access",
     "check",
     "check_trace",
     "open_trace",
+    "register_pool",
 ]
 
 

@@ -9,7 +9,7 @@ from kvsan.checker.live import KvsanHazard
 from kvsan.model.ops import Op, Poll, Put, Sync
 
 if TYPE_CHECKING:
-    from kvsan.checker.attach.recorder import Recorder
+    from kvsan.checker.attach.core import Core
 
 
 class Guard:
@@ -17,7 +17,7 @@ class Guard:
 
     __slots__ = ("_recorder", "_where")
 
-    def __init__(self, recorder: Recorder, where: str) -> None:
+    def __init__(self, recorder: Core, where: str) -> None:
         self._recorder = recorder
         self._where = where
 
@@ -42,7 +42,7 @@ class Blocking:
     __slots__ = ("_given", "_index", "_op", "_recorder")
 
     def __init__(
-        self, recorder: Recorder, event: object | None, stream: str | None, device: int | str | None, by: str | None
+        self, recorder: Core, event: object | None, stream: str | None, device: int | str | None, by: str | None
     ) -> None:
         self._recorder = recorder
         self._given = (event, stream, device, by)
