@@ -1,7 +1,8 @@
 """The incident ring: the last seconds of ops with the state that they start from, written when a hazard is found.
 
 So a week-long run needs no week-long trace. Ops are kept in two segments; a segment begins with a copy of what the
-checker knew (`state.py`), and when one has lasted its time, the one before it is let go. What is written is a trace by
+checker knew (`state.py`), and when one has lasted its time, the one before it is let go: the ring spans once to twice
+its time. What is written is a trace by
 itself: `start: attached`, the state as ops, then the ops, each with the number (`was`) that it had in the run. Whoever
 checks it finds the hazard again, also one whose earlier access is older than the ring: the state holds for every block
 its last write and the reads since.
@@ -43,7 +44,7 @@ class Ring:
 
     def __init__(self, check: LiveCheck, seconds: float, megabytes: int) -> None:
         self._check = check
-        self._length = int(seconds * 1e9 / 2)
+        self._length = int(seconds * 1e9)
         self._bytes = megabytes << 19
         self._segments: list[_Segment] = []
         self._held: dict[int, Sync] = {}

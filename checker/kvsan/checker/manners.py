@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
 
 def own_path(path: str) -> str:
@@ -29,18 +29,16 @@ class Log:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._file: TextIO | None = None
 
     def say(self, text: str) -> None:
         try:
             if self._path in ("stderr", "stdout"):
                 out: Any = getattr(sys, self._path)
-            else:
-                if self._file is None:
-                    self._file = open(own_path(self._path), "a", encoding="utf-8")  # noqa: SIM115 - kept open
-                out = self._file
-            out.write(text + "\n")
-            out.flush()
+                out.write(text + "\n")
+                out.flush()
+                return
+            with open(own_path(self._path), "a", encoding="utf-8") as file:
+                file.write(text + "\n")
         except Exception:
             if self._path != "stderr":
                 self._path = "stderr"

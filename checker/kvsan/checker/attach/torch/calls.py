@@ -74,6 +74,12 @@ class Calls:
             stream = self.surface.current_stream()
         return stream_name(self.recorder, stream, external=self.surface.external)
 
+    def safe_name(self, stream: Any) -> str | None:
+        """The same where a fault must not keep the engine's call from being made: `None`, and kvsan is off."""
+        with self.recorder.guard("naming a stream"):
+            return self.name(stream)
+        return None
+
     # ── what is wrapped ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _event(self, kind: Any) -> None:
@@ -267,7 +273,7 @@ class Calls:
         def synchronize(stream: Any) -> Any:
             if self.quiet():
                 return original(stream)
-            return self.block(hook, lambda: original(stream), stream=self.name(stream))
+            return self.block(hook, lambda: original(stream), stream=self.safe_name(stream))
 
         return synchronize
 
@@ -275,7 +281,10 @@ class Calls:
         def synchronize(device: Any = None) -> Any:
             if self.quiet():
                 return original(device)
-            return self.block(hook, lambda: original(device), device=self.surface.device_of(device))
+            which: Any = None
+            with self.recorder.guard("synchronize"):
+                which = self.surface.device_of(device)
+            return self.block(hook, lambda: original(device), device=which)
 
         return synchronize
 

@@ -29,7 +29,7 @@ class Copies:
         def through(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._calls.surface.on_device(tensor) or self._calls.quiet():
                 return original(tensor, *args, **kwargs)
-            return self._calls.block(hook, lambda: original(tensor, *args, **kwargs), stream=self._calls.name(None))
+            return self._calls.block(hook, lambda: original(tensor, *args, **kwargs), stream=self._calls.safe_name(None))
 
         return through
 
@@ -40,7 +40,7 @@ class Copies:
             if not crosses or self._calls.quiet():
                 return original(target, source, non_blocking)
             return self._calls.block(
-                hook, lambda: original(target, source, non_blocking), stream=self._calls.name(None)
+                hook, lambda: original(target, source, non_blocking), stream=self._calls.safe_name(None)
             )
 
         return copy_
@@ -54,7 +54,7 @@ class Copies:
             asynchronous = kwargs.get("non_blocking") or any(arg is True for arg in args[1:3])
             if not crosses or asynchronous or calls.quiet():
                 return original(tensor, *args, **kwargs)
-            return calls.block(hook, lambda: original(tensor, *args, **kwargs), stream=calls.name(None))
+            return calls.block(hook, lambda: original(tensor, *args, **kwargs), stream=calls.safe_name(None))
 
         return moved
 

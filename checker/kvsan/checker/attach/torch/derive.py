@@ -87,12 +87,11 @@ class _Op:
             return self._call()
         if not self._reads and not self._writes:
             return self._call()
-        on = calls.name(None) if self._on_device else None
+        on = calls.safe_name(None) if self._on_device else None
         if self._blocks():
             with recorder.guard("deriving"):
                 self._log(on)
-            stream = on if on is not None else calls.name(None)
-            return calls.block(self._hook(), self._call, stream=stream)
+            return calls.block(self._hook(), self._call, stream=on)
         with recorder.lock:
             result = self._call()
             with recorder.guard("deriving"):
