@@ -155,6 +155,6 @@ def _pool(kind: str, rank: int, parallel_config: Any) -> str:
 
 
 def _rocm() -> bool:
-    from vllm.platforms import current_platform  # type: ignore[import-not-found, unused-ignore]
+    from vllm.platforms import current_platform
 
     return bool(current_platform.is_rocm())

@@ -27,8 +27,8 @@ KNOWN = frozenset({"new_block_ids_to_zero", "num_common_prefix_blocks", "schedul
 
 
 def install(engine: Engine) -> None:
-    engine.when("vllm.v1.worker.gpu_model_runner", lambda module: _runner(engine, module, _inside))
-    engine.when("vllm.v1.worker.gpu.model_runner", lambda module: _runner(engine, module, _at_end))
+    engine.when("vllm.v1.worker.gpu_model_runner", lambda module: hook_runner(engine, module, inside=True))
+    engine.when("vllm.v1.worker.gpu.model_runner", lambda module: hook_runner(engine, module, inside=False))
     engine.when("vllm.v1.worker.utils", lambda module: _zeroer(engine, module))
     engine.when("vllm.v1.worker.mamba_utils", lambda module: _state_copies(engine, module))
 
@@ -36,7 +36,8 @@ def install(engine: Engine) -> None:
 # ── what a runner knows ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _runner(engine: Engine, module: ModuleType, where: Any) -> None:
+def hook_runner(engine: Engine, module: Any, *, inside: bool) -> None:
+    """Hooks `module.GPUModelRunner`. `inside`: its copies are submitted before `execute_model` returns."""
     recorder = engine.recorder
     cls = getattr(module, "GPUModelRunner", None)
     forward = engine.hook("vllm.forward")
@@ -47,6 +48,7 @@ def _runner(engine: Engine, module: ModuleType, where: Any) -> None:
             if recorder.on:
                 with recorder.guard("vllm.kv_cache"):
                     setup.fired()
+                    engine.device_pool = engine.pool_of_rank("gpu", self.vllm_config.parallel_config)
                     setattr(self, _CONFIG, argument(original, "kv_cache_config", (self, *args), kwargs))
                     setattr(self, _STEPS, None)  # a small cache comes first where graphs are profiled
             return original(self, *args, **kwargs)
@@ -54,7 +56,7 @@ def _runner(engine: Engine, module: ModuleType, where: Any) -> None:
         return wrapper
 
     engine.wrap(cls, "initialize_kv_cache", initialize, setup)
-    where(engine, cls, forward)
+    (_inside if inside else _at_end)(engine, cls, forward)
 
 
 def _steps(engine: Engine, runner: Any) -> Steps:

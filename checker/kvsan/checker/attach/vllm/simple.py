@@ -137,8 +137,9 @@ def _worker(engine: Engine, module: ModuleType) -> None:
             if recorder.on:
                 with recorder.guard("simple.publish"):
                     for name in ("_load_events", "_store_events"):
-                        if type(getattr(self, name, None)) is list:
-                            setattr(self, name, Completions(recorder, append, seen, getattr(self, name)))
+                        found: Any = getattr(self, name, None)
+                        if type(found) is list:
+                            setattr(self, name, Completions(recorder, append, seen, found))
                         else:
                             append.missing(f"SimpleCPUOffloadWorker has no list {name}")
 
@@ -151,10 +152,12 @@ def _worker(engine: Engine, module: ModuleType) -> None:
                     setup.fired()
                     engine.device_pool = engine.pool_of_rank("gpu", self.vllm_config.parallel_config)
             done = original(self, *args, **kwargs)
-            if recorder.on and getattr(self, "num_cpu_blocks", 0):
+            if recorder.on:
                 with recorder.guard("simple.worker"):
+                    blocks: Any = getattr(self, "num_cpu_blocks", None)
                     name = engine.pool_of_rank("cpu", self.vllm_config.parallel_config)
-                    engine.register(name, int(self.num_cpu_blocks))
+                    if blocks:
+                        engine.register(name, int(blocks))
             return done
 
         return wrapper

@@ -76,9 +76,7 @@ class Steps:
             computed[data.req_id] = data.num_computed_tokens
         cached = output.scheduled_cached_reqs
         resumed = getattr(cached, "resumed_req_ids", ())
-        for request, more, done in zip(
-            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
-        ):
+        for request, more, done in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True):
             if request in resumed:
                 self._replace(request, more or ())
             elif more is not None:
@@ -169,6 +167,8 @@ class Steps:
             found: Ints = table[rows, first]
             return found
         parts = [
-            table[row, lo:hi] for row, lo, hi in zip(rows.tolist(), first.tolist(), end.tolist(), strict=True) if lo < hi
+            table[row, lo:hi]
+            for row, lo, hi in zip(rows.tolist(), first.tolist(), end.tolist(), strict=True)
+            if lo < hi
         ]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
