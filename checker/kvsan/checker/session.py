@@ -56,6 +56,7 @@ class Session:
             known.read(self.options.suppressions) if self.options.suppressions else Suppressions()
         )
         self._closers: list[Callable[[], None]] = []
+        self._forked = False
         self._listen()
 
     def _listen(self) -> None:
@@ -89,7 +90,8 @@ class Session:
 
     def summary(self) -> Summary:
         with self.recorder.lock:
-            return summarise(self.recorder, self.check, f"process {self.pid}", self.incidents)
+            name = f"process {self.pid}"
+            return summarise(self.recorder, self.check, name, self.incidents, inherited=self._forked)
 
     def close(self) -> Summary:
         """Ends the session: nothing is hooked any more, files are closed. Again: the same summary."""
@@ -132,11 +134,11 @@ class Session:
 
     def status(self) -> int:
         """The exit status that the process should have; 0 to leave it alone."""
-        verdict = self.summary().verdict.name
-        if verdict == "racy":
+        seen = self.summary()
+        if seen.verdict.name == "racy":
             return self.options.exitcode
-        idle = self.summary().idle and not is_first()
-        return self.options.incomplete_exitcode if verdict == "incomplete" and not idle else 0
+        judged = not seen.idle or is_first()
+        return self.options.incomplete_exitcode if seen.verdict.name == "incomplete" and judged else 0
 
     def _report(self, fresh: list[Finding]) -> None:
         """Under the recorder's lock, in the thread that issued the later access."""
@@ -188,7 +190,7 @@ class Session:
         """In a forked child: what the parent has seen is the parent's."""
         if self._trace is not None:
             self._trace.abandon()
-        self.log = Log(self.options.log_path)
+        self._forked = True
         if not self._closed:
             self._listen()
 

@@ -34,11 +34,8 @@ class Summary:
     coverage: Coverage
     ledger: Ledger
     incidents: Sequence[str] = ()
-
-    @property
-    def idle(self) -> bool:
-        """Nothing was attached to in this process and nothing happened."""
-        return not self.ops and not self.coverage.pools and not self.ledger.notes
+    idle: bool = False
+    """Nothing happened in this process and nothing was registered in it: there is no run to judge."""
 
     def document(self) -> dict[str, Any]:
         return {
@@ -72,7 +69,10 @@ def header_of(recorder: Recorder, **about: Any) -> Header:
     )
 
 
-def summarise(recorder: Recorder, check: LiveCheck | None, name: str, incidents: Sequence[str] = ()) -> Summary:
+def summarise(
+    recorder: Recorder, check: LiveCheck | None, name: str, incidents: Sequence[str] = (), *, inherited: bool = False
+) -> Summary:
+    """`inherited`: a forked child, which has its pools from its parent."""
     ledger = recorder.ledger
     header = header_of(recorder)
     coverage = check.coverage() if check is not None else Coverage(start="attached")
@@ -96,6 +96,7 @@ def summarise(recorder: Recorder, check: LiveCheck | None, name: str, incidents:
         coverage=coverage,
         ledger=ledger,
         incidents=tuple(incidents),
+        idle=not recorder.ops and not ledger.notes and (inherited or not recorder.pools),
     )
 
 
