@@ -42,7 +42,9 @@ class Log:
         """`record s0 e1`."""
         keys = ("on", "stream", "device", "event", "done", "token", "pool")
         return [
-            " ".join([type(op).__name__.lower(), *(str(v) for key in keys if (v := getattr(op, key, None)) is not None)])
+            " ".join(
+                [type(op).__name__.lower(), *(str(v) for key in keys if (v := getattr(op, key, None)) is not None)]
+            )
             for op in self.ops
         ]
 
@@ -98,7 +100,7 @@ class World:
 
         self.Stream, self.Event = FakeStream, FakeEvent
         self.default = FakeStream(0)
-        self.synchronize = lambda device=None: world.call()
+        self.synchronize: Any = lambda device=None: world.call()
 
     def call(self) -> None:
         if self.fails is not None:

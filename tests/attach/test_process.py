@@ -88,7 +88,11 @@ def test_off_is_inert(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "kvsan", "said"),
-    [("trce=x", "1", 'is "trace" meant?'), ("", "maybe", "accepted: 1 or 0"), ("suppressions=/none", "1", "cannot be read")],
+    [
+        ("trce=x", "1", 'is "trace" meant?'),
+        ("", "maybe", "accepted: 1 or 0"),
+        ("suppressions=/none", "1", "cannot be read"),
+    ],
 )
 def test_options_that_are_wrong_end_the_process(tmp_path: Path, options: str, kvsan: str, said: str) -> None:
     code, _, err = run(tmp_path, "raise AssertionError('never here')", options, kvsan)
@@ -133,7 +137,9 @@ def test_a_summary_on_sigterm(tmp_path: Path, fenced: bool) -> None:
 
 
 def test_the_handler_from_before_runs(tmp_path: Path) -> None:
-    before = "def bye(*_):\n    print('shutting down', flush=True)\n    sys.exit(4)\nsignal.signal(signal.SIGTERM, bye)\n"
+    before = (
+        "def bye(*_):\n    print('shutting down', flush=True)\n    sys.exit(4)\nsignal.signal(signal.SIGTERM, bye)\n"
+    )
     process = start(tmp_path, "run(fenced=True)" + WAIT)
     process.kill()
     process.communicate()
@@ -280,4 +286,3 @@ print("grew", (rss() - start) >> 10, "KiB", flush=True)
     assert int(grew[1]) < 12 << 10, out
     assert "CLEAN" in err, err
     assert code == 0
-

@@ -123,7 +123,7 @@ def test_events_that_have_no_weak_references_are_held(recorder: Recorder) -> Non
 
 def test_a_pool_again_is_harmless_and_with_another_size_a_fault(recorder: Recorder, log: Log) -> None:
     recorder.pool("gpu", 100)
-    assert recorder.on
+    assert recorder.fault_text is None
     recorder.pool("gpu", 101)
     assert not recorder.on
     assert log.pools == {"gpu": 100}

@@ -140,7 +140,10 @@ def test_nothing_seen_is_never_clean(tmp_path: Path) -> None:
     [
         (lambda r: r.unseen(copies=2, what="cudaMemcpyBatchAsync"), "2 copies were noticed and not logged"),
         (lambda r: [r.ledger.hook("e.a").fired(), r.ledger.hook("e.b")], "hook e.b never fired"),
-        (lambda r: [r.ledger.hook("e.a").fired(), r.ledger.hook("e.b", version="1").missing()], "no target (version 1)"),
+        (
+            lambda r: [r.ledger.hook("e.a").fired(), r.ledger.hook("e.b", version="1").missing()],
+            "no target (version 1)",
+        ),
         (lambda r: r.ledger.expect_stream("store"), "expected stream store never appeared"),
         (lambda r: r.access("x", reads={"nope": [1]}), "turned itself off at op"),
     ],

@@ -236,12 +236,12 @@ def test_what_no_wrapper_saw_is_an_unseen_edge(world: World, log: Log, calls: Ca
     assert calls.recorder.ledger.edges == 1
     check.stream_sync(7)
     assert log.shown() == ["sync s0"]
-    calls.here.inside = True
+    calls.here.busy = 1
     check.event_call(1, 2)
     check.stream_sync(7)
     assert calls.recorder.ledger.edges == 1
     assert len(log.ops) == 1
-    calls.here.inside = False
+    calls.here.busy = 0
     check.uninstall()
     check.event_call(1, 2)
     assert calls.recorder.ledger.edges == 1

@@ -63,6 +63,7 @@ class Core:
         self._streams = Streams(prefix, self._declare)
         self._on_fault = on_fault
         self._clock = clock
+        self.streams_gone = 0
         self._count = 0
         self._tokens = 0
 
@@ -98,6 +99,7 @@ class Core:
         """The stream was destroyed: the next one of that handle is another stream."""
         with self.lock:
             self._streams.gone(device, handle)
+            self.streams_gone += 1
 
     def event(self, event: object) -> str:
         """The name of an event: the same for the same Python object as long as it lives. A name is its own."""

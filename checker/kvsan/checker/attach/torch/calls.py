@@ -13,7 +13,6 @@ While a CUDA graph is captured by a thread, its calls order nothing outside the 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -22,17 +21,10 @@ from kvsan.checker.attach.patches import Patches
 from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.attach.torch.copies import TO_HOST, Copies
 from kvsan.checker.attach.torch.crosscheck import CrossCheck
+from kvsan.checker.attach.torch.here import Here
 from kvsan.checker.attach.torch.surface import Surface, stream_name
 
 Function = Callable[..., Any]
-
-
-class Here(threading.local):
-    """Of each thread: whether it is inside a wrapped call, and whether it captures a graph."""
-
-    inside = False
-    capturing = 0
-    declared = 0
 
 
 class Calls:
@@ -129,69 +121,78 @@ class Calls:
     # ── non-blocking: under the lock, call then line ──────────────────────────────────────────────────────────────
 
     def quiet(self) -> bool:
-        here = self.here
-        return here.inside or not self.recorder.on or bool(here.capturing)
+        return self.here.busy > 0 or not self.recorder.on
 
     def _issue(self, hook: Hook, call: Callable[[], Any], log: Callable[[Any], None]) -> Any:
         """The one shape of a non-blocking call."""
         recorder, here = self.recorder, self.here
         with recorder.lock:
-            here.inside = True
+            here.busy = 1
             try:
                 result = call()
             finally:
-                here.inside = False
+                here.busy = 0
             hook.count += 1
             with recorder.guard(hook.name):
                 log(result)
         return result
 
     def _record(self, original: Function, hook: Hook) -> Function:
+        recorder, here = self.recorder, self.here
+
         def record(event: Any, stream: Any = None) -> Any:
-            if self.quiet():
+            if here.busy or not recorder.on:
                 return original(event) if stream is None else original(event, stream)
-            with self.recorder.lock:
-                self.here.inside = True
+            with recorder.lock:
+                here.busy = 1
                 try:
                     result = original(event) if stream is None else original(event, stream)
                 finally:
-                    self.here.inside = False
+                    here.busy = 0
                 hook.count += 1
-                with self.recorder.guard("record"):
-                    self.recorder.record(self.name(stream), event)
+                try:
+                    recorder.record(self.name(stream), event)
+                except Exception as error:
+                    recorder.fault("record", error)
             return result
 
         return record
 
     def _wait(self, original: Function, hook: Hook) -> Function:
+        recorder, here = self.recorder, self.here
+
         def wait(event: Any, stream: Any = None) -> Any:
-            if self.quiet():
+            if here.busy or not recorder.on:
                 return original(event) if stream is None else original(event, stream)
-            with self.recorder.lock:
-                self.here.inside = True
+            with recorder.lock:
+                here.busy = 1
                 try:
                     result = original(event) if stream is None else original(event, stream)
                 finally:
-                    self.here.inside = False
+                    here.busy = 0
                 hook.count += 1
-                with self.recorder.guard("wait"):
-                    self.recorder.wait(self.name(stream), event)
+                try:
+                    recorder.wait(self.name(stream), event)
+                except Exception as error:
+                    recorder.fault("wait", error)
             return result
 
         return wait
 
     def _query(self, original: Function, hook: Hook) -> Function:
+        recorder, here = self.recorder, self.here
+
         def query(event: Any) -> Any:
-            if self.quiet():
+            if here.busy or not recorder.on:
                 return original(event)
-            with self.recorder.lock:
-                self.here.inside = True
+            with recorder.lock:
+                here.busy = 1
                 try:
                     done = original(event)
                 finally:
-                    self.here.inside = False
+                    here.busy = 0
                 hook.count += 1
-                self.recorder.poll(event, bool(done))
+                recorder.poll(event, bool(done))
             return done
 
         return query
@@ -255,11 +256,11 @@ class Calls:
         here = self.here
         hook.count += 1
         with self.recorder.blocking(**what):
-            here.inside = True
+            here.busy = 1
             try:
                 return call()
             finally:
-                here.inside = False
+                here.busy = 0
 
     def _event_sync(self, original: Function, hook: Hook) -> Function:
         def synchronize(event: Any) -> Any:
@@ -291,12 +292,10 @@ class Calls:
     def _capture(self, change: int) -> Callable[[Function], Function]:
         def make(original: Function) -> Function:
             def capture(graph: Any, *args: Any, **kwargs: Any) -> Any:
-                if change < 0:
-                    self.here.capturing = max(0, self.here.capturing - 1)
+                try:
                     return original(graph, *args, **kwargs)
-                result = original(graph, *args, **kwargs)
-                self.here.capturing += 1
-                return result
+                finally:
+                    self.here.busy = max(0, self.here.busy + change)
 
             return capture
 

@@ -29,7 +29,9 @@ class Copies:
         def through(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if not self._calls.surface.on_device(tensor) or self._calls.quiet():
                 return original(tensor, *args, **kwargs)
-            return self._calls.block(hook, lambda: original(tensor, *args, **kwargs), stream=self._calls.safe_name(None))
+            return self._calls.block(
+                hook, lambda: original(tensor, *args, **kwargs), stream=self._calls.safe_name(None)
+            )
 
         return through
 

@@ -48,13 +48,13 @@ class CrossCheck:
     def event_call(self, event: int, stream: int) -> None:
         calls = self._calls
         here = calls.here
-        if self._on and calls.recorder.on and not here.inside and not here.capturing:
+        if self._on and calls.recorder.on and not here.busy:
             calls.recorder.unseen(edges=1, what="event record or wait that no wrapper saw")
 
     def stream_sync(self, stream: int) -> None:
         calls = self._calls
         here = calls.here
-        if not self._on or not calls.recorder.on or here.inside or here.capturing:
+        if not self._on or not calls.recorder.on or here.busy:
             return
         with calls.recorder.guard("gpu_trace"):
             calls.recorder.ledger.hook("torch.gpu_trace", expected=False).fired()

@@ -8,6 +8,7 @@ taken as non-blocking and an unseen edge is counted, since it may be a blocking 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from kvsan.checker.attach.recorder import Recorder
 from kvsan.model.ops import StreamKind
 
 _NON_BLOCKING = 1
+_NAME = "_kvsan_name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +85,17 @@ def identity(stream: Any) -> tuple[Any, int]:
 def stream_name(
     recorder: Recorder, stream: Any, name: str | None = None, *, external: tuple[type, ...] | None = None
 ) -> str:
-    """The recorder's name for a stream object; `name` is heard the first time."""
+    """The recorder's name for a stream object; `name` is heard the first time. It is kept on the object if that lets
+    it, for as long as no stream has been destroyed.
+    """
+    kept = getattr(stream, _NAME, None)
+    if kept is not None and kept[0] is recorder and kept[1] == recorder.streams_gone:
+        return str(kept[2])
     device, handle = identity(stream)
     found = recorder.find_stream(device, handle)
     if found is not None:
+        with contextlib.suppress(AttributeError, TypeError):
+            setattr(stream, _NAME, (recorder, recorder.streams_gone, found))
         return found
     kind: StreamKind | None = None
     if external is None:
