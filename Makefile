@@ -32,7 +32,8 @@ lint: $(call stamp,test) ## check without the tests
 	$(BIN)/lint-imports
 
 bench: $(call stamp,test+engine) ## run the benchmarks (installs torch)
-	$(PYTEST) benchmarks --benchmark-only --benchmark-autosave $(ARGS)
+	$(PYTEST) benchmarks -q --benchmark-only --benchmark-autosave --benchmark-max-time=0.2 \
+		--benchmark-columns=min,median,rounds --benchmark-sort=name $(ARGS)
 
 sweep: $(call stamp,test) ## run the heavy sweeps
 	$(PYTEST) -m sweep -n auto $(ARGS)

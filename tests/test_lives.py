@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kvsan.checker.index import index
-from kvsan.checker.lives import Lives
+from kvsan.checker.lives import Lives, Marks
 from kvsan.model.hazard import Life
 from kvsan.model.ops import Blocks
 
@@ -55,11 +55,12 @@ def test_after_a_billion_ops_old_stamps_become_never_and_new_ones_hold() -> None
     assert lives.freed_at(2) == 130
 
 
-def test_marks_of_raced_blocks_are_a_bit_a_block() -> None:
-    lives = Lives(1000)
+def test_marks_are_a_bit_a_block() -> None:
+    marks = Marks(1000)
     some = np.array([0, 7, 8, 9, 999])
-    assert lives.first_race(some).all()
-    lives.mark_raced(some)
-    assert not lives.first_race(some).any()
-    assert lives.first_race(np.array([1, 6, 10, 998])).all()
-    assert lives.nbytes() == 125
+    assert marks.fresh(some).all()
+    assert marks.nbytes() == 0
+    marks.mark(some)
+    assert not marks.fresh(some).any()
+    assert marks.fresh(np.array([1, 6, 10, 998])).all()
+    assert marks.nbytes() == 125

@@ -43,7 +43,7 @@ def compare(header: dict[str, Any], objects: list[dict[str, Any]], cut: int, shi
     for number, op in enumerate(ops[:cut]):
         run.feed(number, op)
     state = State.of(run, cut)
-    raced = {(pool, b) for pool, lives in run.lives.items() for b in range(lives.size) if not fresh(lives, b)}
+    raced = {(pool, b) for pool, lives in run.lives.items() for b in range(lives.size) if not fresh(run, pool, b)}
     prefix = replay(state, run).lines
     lines = [*prefix, *enumerate(ops[cut:], cut)]
     again = Online(trace.header.pools, trace.header.streams, attached=True, every=True)
@@ -64,8 +64,8 @@ def compare(header: dict[str, Any], objects: list[dict[str, Any]], cut: int, shi
     return len(got), len(prefix)
 
 
-def fresh(lives: Any, block: int) -> bool:
-    return bool(lives.first_race(np.array([block]))[0])
+def fresh(run: Online, pool: str, block: int) -> bool:
+    return bool(run.findings.raced(pool).fresh(np.array([block]))[0])
 
 
 @pytest.mark.parametrize("start", range(0, 400, 100))

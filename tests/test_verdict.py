@@ -21,7 +21,14 @@ OTHER = {"op": "access", "by": "h", "on": "t", "label": "other", "writes": {"gpu
         ({}, [ONE], "clean", []),
         ({}, [], "incomplete", ["no access was logged"]),
         ({}, [{"op": "put", "by": "h", "token": "t"}], "incomplete", ["no access was logged"]),
+        ({}, [{**ONE, "writes": {"gpu": ""}}], "incomplete", ["no access was logged"]),
         ({"expects": {"streams": ["s"]}}, [ONE], "clean", []),
+        (
+            {"expects": {"streams": ["t"]}},
+            [ONE, {**OTHER, "writes": {"gpu": ""}}],
+            "incomplete",
+            ["expected stream t carried no access"],
+        ),
         ({"expects": {"streams": ["s", "load"]}}, [ONE], "incomplete", ["expected stream load never appeared"]),
         ({"expects": {"hooks": {"copy": 1}}}, [ONE], "incomplete", ["hook copy never fired"]),
         (

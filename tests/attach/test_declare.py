@@ -37,7 +37,7 @@ def test_an_access_stands_after_its_body_on_the_current_stream(debug: Session) -
     with world.on(side), access("copy", writes={"gpu": [1, 2]}, step=4):
         event.record(side)
     assert debug.check is not None
-    site = debug.check.online.site(1, "s0", is_host=False)
+    site = debug.check.online.findings.site(1, "s0", is_host=False)
     assert (site.label, site.on, site.step) == ("copy", "s0", 4)
     assert site.site is not None
     assert site.site.startswith("test_declare.py:")
@@ -49,7 +49,7 @@ def test_a_stream_can_be_named(debug: Session, on: Any, expected: str | None) ->
     with access("copy", writes={"gpu": [1]}, on=on):
         pass
     assert debug.check is not None
-    assert debug.check.online.site(0, "", is_host=False).on == expected
+    assert debug.check.online.findings.site(0, "", is_host=False).on == expected
 
 
 def test_a_body_that_raises_may_have_launched(debug: Session) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kvsan.checker.recent import Recent
+from kvsan.checker.recent import SPENT_TOKENS, Recent
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class HandOrder:
         self._known: list[dict[int, int]] = []  # thread -> other thread -> puts of it that are known
         self._puts: list[int] = []
         self._tokens: dict[str, dict[int, int]] = {}
-        self._spent: Recent[str, dict[int, int]] = Recent(1 << 16)
+        self._spent: Recent[str, dict[int, int]] = Recent(SPENT_TOKENS)
         self._events: dict[str, _Touched] = {}
         self._streams: dict[str, _Touched] = {}
 

@@ -21,13 +21,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvsan.checker.recent import Recent
-from kvsan.model.ops import Access, Stream
+from kvsan.checker.recent import SPENT_TOKENS, Recent
+from kvsan.model.ops import Access, Device, Stream
 from kvsan.model.order import Agent
 
 Vector = npt.NDArray[np.int64]
 
-SPENT_TOKENS = 1 << 16
 MAX_AGENTS = 1 << 15
 """So many fit beside an epoch in one int64 (`shadow.py`)."""
 
@@ -173,7 +172,7 @@ class Clocks:
         host, stream = self.host(by), self.stream(on)
         self._learn(host, stream.vector)
 
-    def observe_device(self, by: str, device: int | str | None) -> None:
+    def observe_device(self, by: str, device: Device | None) -> None:
         host = self.host(by)
         for stream in self._streams.values():
             if stream.declared.device == device:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,8 +24,6 @@ IDS_A_SLICE = 256
 
 KEPT = 1 << 19
 """So many runs and ids are kept for blocks that are looked up again: some 40 MB if all are single blocks."""
-
-T = TypeVar("T", bound=np.generic)
 
 
 class IdBlocks(Blocks):
@@ -159,11 +157,12 @@ def _ids(runs: Sequence[tuple[int, int]]) -> Ids:
     return out
 
 
-def look(column: npt.NDArray[T], at: Index) -> npt.NDArray[T]:
+def look(column: npt.NDArray[Any], at: Index) -> npt.NDArray[Any]:
     """The column at the ids of an index, in the order of its parts; a view if that is a slice."""
     if len(at) == 1:
         part = at[0]
-        return column[part] if isinstance(part, slice) else column.take(part)
+        found: npt.NDArray[Any] = column[part] if isinstance(part, slice) else column.take(part)
+        return found
     return np.concatenate([column[part] for part in at])
 
 
@@ -175,11 +174,11 @@ def where(at: Index, mask: npt.NDArray[np.bool_]) -> Ids:
 
 
 def runs_of(found: Ids) -> Blocks:
-    """Sorted, distinct ids as runs."""
-    found = np.unique(found)
+    """The ids as runs, sorted, each once."""
     if not found.size:
         return Blocks(())
-    breaks = np.flatnonzero(np.diff(found) != 1)
+    found = np.sort(found)  # `np.unique` takes twenty times as long
+    breaks = np.flatnonzero(np.diff(found) > 1)
     starts = found[np.concatenate(([0], breaks + 1))]
     ends = found[np.concatenate((breaks, [found.size - 1]))] + 1
     return Blocks(tuple(zip(starts.tolist(), ends.tolist(), strict=True)))

@@ -11,7 +11,8 @@ from typing import Any
 
 from kvsan.checker.advice import Warned
 from kvsan.checker.coverage import Coverage
-from kvsan.checker.online import LifetimeNote, Online
+from kvsan.checker.findings import LifetimeNote
+from kvsan.checker.online import Online
 from kvsan.checker.pairs import Pairs
 from kvsan.checker.trace import Trace, from_objects, open_trace
 from kvsan.checker.verdict import Verdict, verdict
@@ -109,7 +110,7 @@ def check_trace(
         warnings=tuple(online.advice.all()),
         coverage=coverage,
         all_pairs=all_pairs,
-        notes=tuple(online.notes) if lifetime else None,
+        notes=tuple(online.findings.notes) if lifetime else None,
     )
 
 

@@ -19,7 +19,7 @@ from kvsan.checker.coverage import Coverage
 from kvsan.checker.online import Online
 from kvsan.checker.suppressions import Suppression, Suppressions, properties
 from kvsan.model.hazard import Hazard
-from kvsan.model.ops import Op, Stream, Sync
+from kvsan.model.ops import Access, Op, Stream, Sync
 
 MAX_FINDINGS = 1 << 12
 """Distinct findings that are kept apart; more are counted under the last."""
@@ -43,7 +43,7 @@ class Finding:
     suppressed: Suppression | None = None
 
 
-class Findings:
+class BySite:
     """Hazards by site pair."""
 
     def __init__(self, suppressions: Suppressions | None = None) -> None:
@@ -87,7 +87,7 @@ class LiveCheck:
         assume_stream_order: bool = False,
     ) -> None:
         self.online = Online({}, attached=True, assume_stream_order=assume_stream_order)
-        self.findings = Findings(suppressions)
+        self.findings = BySite(suppressions)
         self._report = report
         self._counts: dict[tuple[type, str, str | None], int] = {}
         self._held: dict[int, Vector] = {}
@@ -131,6 +131,8 @@ class LiveCheck:
         for (kind, by, on), count in self._counts.items():
             seen.ops[kind.__name__] += count
             seen.threads[by] += count
+            if kind is Access:  # the recorder logs none that names no block
+                seen.touching[on] += count
             if on is not None:
                 seen.streams.setdefault(on, Counter())[kind.__name__] += count
         return seen

@@ -20,7 +20,7 @@ LIMIT = (1 << 30) - 1
 class Lives:
     """One pool of `size` blocks; the columns are made at the first alloc, free or touch."""
 
-    __slots__ = ("_base", "_limit", "_raced", "_reborn", "_since", "size")
+    __slots__ = ("_base", "_limit", "_reborn", "_since", "size")
 
     def __init__(self, size: int, limit: int = LIMIT) -> None:
         self.size = size
@@ -28,7 +28,6 @@ class Lives:
         self._base = 0
         self._since: npt.NDArray[np.uint32] | None = None
         self._reborn: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
-        self._raced: npt.NDArray[np.uint8] | None = None  # one bit a block
 
     def alloc(self, op: int, at: Index) -> None:
         stamp = self._stamp(op)
@@ -72,24 +71,11 @@ class Lives:
         """The op that freed a free block."""
         return (int(self._columns()[block]) >> 2) - 1 + self._base
 
-    def first_race(self, found: Ids) -> npt.NDArray[np.bool_]:
-        """Which of the blocks have not raced before."""
-        if self._raced is None:
-            return np.ones(len(found), np.bool_)
-        fresh: npt.NDArray[np.bool_] = (self._raced[found >> 3] >> (found & 7).astype(np.uint8)) & 1 == 0
-        return fresh
-
-    def mark_raced(self, found: Ids) -> None:
-        if self._raced is None:
-            self._raced = np.zeros((self.size + 7) // 8, np.uint8)
-        np.bitwise_or.at(self._raced, found >> 3, np.left_shift(1, found & 7).astype(np.uint8))
-
     def copy(self) -> Lives:
         other = Lives(self.size, self._limit)
         other._base = self._base
         if self._since is not None:
             other._since, other._reborn = self._since.copy(), self._reborn.copy()
-        other._raced = None if self._raced is None else self._raced.copy()
         return other
 
     def stamps(self) -> tuple[Ids, Ids, Ids] | None:
@@ -108,7 +94,7 @@ class Lives:
         )
 
     def nbytes(self) -> int:
-        columns = (self._since, self._reborn, self._raced)
+        columns = (self._since, self._reborn)
         return sum(column.nbytes for column in columns if column is not None)
 
     def _columns(self) -> npt.NDArray[np.uint32]:
@@ -131,3 +117,33 @@ class Lives:
             self._reborn[:] = np.maximum(self._reborn.astype(np.int64) - shift, 0)
             self._columns()[:] = np.maximum((since >> 2) - shift, 0) << 2 | since & 3
         return op + 1 - self._base
+
+
+class Marks:
+    """A set of blocks of one pool, one bit a block; nothing until the first is marked."""
+
+    __slots__ = ("_bits", "_size")
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._bits: npt.NDArray[np.uint8] | None = None
+
+    def fresh(self, found: Ids) -> npt.NDArray[np.bool_]:
+        """Which of the blocks are not marked."""
+        if self._bits is None:
+            return np.ones(len(found), np.bool_)
+        fresh: npt.NDArray[np.bool_] = (self._bits[found >> 3] >> (found & 7).astype(np.uint8)) & 1 == 0
+        return fresh
+
+    def copy(self) -> Marks:
+        other = Marks(self._size)
+        other._bits = None if self._bits is None else self._bits.copy()
+        return other
+
+    def mark(self, found: Ids) -> None:
+        if self._bits is None:
+            self._bits = np.zeros((self._size + 7) // 8, np.uint8)
+        np.bitwise_or.at(self._bits, found >> 3, np.left_shift(1, found & 7).astype(np.uint8))
+
+    def nbytes(self) -> int:
+        return 0 if self._bits is None else self._bits.nbytes

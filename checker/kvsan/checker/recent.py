@@ -1,12 +1,16 @@
 """A bounded memory of the latest entries, in two generations: what a bound on memory may forget, it forgets here.
 
-Nothing that decides a verdict lives in one of these.
+What a trace says twice lives here: a token taken again after `SPENT_TOKENS` others is refused as never put, not
+guessed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
+
+SPENT_TOKENS = 1 << 12
+"""How many tokens that were taken once are remembered at least, so that several threads may take the same one."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

@@ -25,9 +25,6 @@ SHIFT = 48
 EPOCH = (1 << SHIFT) - 1
 """A packed epoch is the agent's lane above 48 bits of epoch: 2.8e14 ops."""
 
-FEW = 2
-"""Up to so many unknown writers, a packed epoch is compared with each writer's range; beyond, each is unpacked."""
-
 
 class Found(NamedTuple):
     """Blocks with an unordered earlier access: for each the epoch and the lane of that access (the latest one)."""
@@ -129,12 +126,11 @@ class Shadow:
 
 def _racing(packed: Ids, unknown: list[int], past: Vector) -> npt.NDArray[np.bool_]:
     """Which packed epochs `past` does not know, if `unknown` lists the agents of which it does not know all."""
-    if len(unknown) > FEW:
-        out: npt.NDArray[np.bool_] = (packed & EPOCH) > past[packed >> SHIFT]
-        return out
-    bad = []
-    for lane in unknown:
-        known = int(past[lane])
-        first = (lane << SHIFT) + known + 1  # of the range of words that race; below it, the difference wraps around
-        bad.append((packed - first).view(np.uint64) < EPOCH - known)
-    return bad[0] if len(bad) == 1 else bad[0] | bad[1]
+    racing: npt.NDArray[np.bool_]
+    if len(unknown) == 1:  # the usual case, and then they are one range: half the time, no epoch is unpacked
+        known = int(past[unknown[0]])
+        first = (unknown[0] << SHIFT) + known + 1
+        racing = (packed - first).view(np.uint64) < EPOCH - known  # a word below the range wraps around
+    else:
+        racing = (packed & EPOCH) > past[packed >> SHIFT]
+    return racing

@@ -26,7 +26,7 @@ import numpy as np
 
 from kvsan.checker.clocks import Recorded, Vector
 from kvsan.checker.index import Ids, runs_of
-from kvsan.checker.lives import FREE, LIVE, TOUCHED, Lives
+from kvsan.checker.lives import FREE, LIVE, TOUCHED, Lives, Marks
 from kvsan.checker.online import Online
 from kvsan.checker.shadow import EPOCH, SHIFT, Shadow
 from kvsan.model.hazard import Site
@@ -53,6 +53,7 @@ class State:
     tokens: Mapping[str, Vector]
     shadows: Mapping[str, Shadow]
     lives: Mapping[str, Lives]
+    raced: Mapping[str, Marks]
 
     @classmethod
     def of(cls, online: Online, op: int) -> State:
@@ -65,6 +66,7 @@ class State:
             clocks.tokens(),
             {pool: shadow.copy() for pool, shadow in online.shadows.items()},
             {pool: lives.copy() for pool, lives in online.lives.items()},
+            {pool: online.findings.raced(pool) for pool in online.lives},
         )
 
 
@@ -143,7 +145,7 @@ class _Builder:
 
     def _accesses(self, pool: str, shadow: Shadow) -> None:
         every = np.arange(shadow.size, dtype=np.int64)
-        sound = self._state.lives[pool].first_race(every)
+        sound = self._state.raced[pool].fresh(every)
         written = shadow.write & EPOCH
         writer = shadow.write >> SHIFT
         for mark, found in _groups(every[sound & (written > 0)], writer, written):
@@ -168,7 +170,7 @@ class _Builder:
         agent = self._state.agents[lane]
         for mark in part.after.items():
             yield from self._behind(agent, mark)
-        site = self._online.site(epoch - 1, agent.name, is_host=agent.is_host)
+        site = self._online.findings.site(epoch - 1, agent.name, is_host=agent.is_host)
         reads, writes, by, on = part.reads, part.writes, NOBODY, agent.name
         order: Source = "stream"
         if agent.is_host:

@@ -19,6 +19,9 @@ Source = Literal["stream", "any", "call"]
 """When the source of an access may be read. The names are CUDA's `CUmemcpySrcAccessOrder`: in stream order, any time
 between the call and the completion of the op, or before the call returns."""
 
+Device = int | float | str
+"""Any number or string, unique across processes."""
+
 StreamKind = Literal["nonblocking", "blocking", "legacy", "per-thread"]
 
 
@@ -90,6 +93,8 @@ class Blocks:
     @property
     def end(self) -> int:
         """One more than the largest id, 0 if there is none."""
+        if not self.repeats and self.runs:
+            return max(self.runs)[1]  # the last run of those that do not overlap
         return max((hi for _, hi in self.runs), default=0)
 
 
@@ -101,7 +106,7 @@ def _clip(text: str) -> str:
 class Stream:
     """A stream: its device (unique across processes) and how it treats the legacy default stream of that device."""
 
-    device: int | str = 0
+    device: Device = 0
     kind: StreamKind = "nonblocking"
 
 
@@ -158,7 +163,7 @@ class Sync:
     by: str
     event: str | None = None
     stream: str | None = None
-    device: int | str | None = None
+    device: Device | None = None
     t: int | float | None = None
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from kvsan.model.ops import Access, Drop, Get, Op, Poll, Put, Record, Stream, Sync, Wait
+from kvsan.model.ops import Access, Device, Drop, Get, Op, Poll, Put, Record, Stream, Sync, Wait
 
 P = TypeVar("P")
 
@@ -270,7 +270,7 @@ class Order(Generic[P]):
         if on not in self._streams:
             self._streams[on] = Stream()
 
-    def _on_device(self, device: int | str | None) -> list[str]:
+    def _on_device(self, device: Device | None) -> list[str]:
         return [name for name, stream in self._streams.items() if stream.device == device]
 
     def _followers(self, on: str) -> list[str]:

@@ -158,8 +158,8 @@ def _stream(name: str, obj: Any) -> Stream:
         )
     _no_misspelt(obj, ("device", "kind"), "a stream")
     device, kind = obj.get("device", 0), obj.get("kind", "nonblocking")
-    if isinstance(device, bool) or not isinstance(device, int | str):
-        raise LineError(f'has {show(device)} for the device of stream "{clip(name)}"', "a whole number or a string")
+    if isinstance(device, bool) or not isinstance(device, int | float | str):
+        raise LineError(f'has {show(device)} for the device of stream "{clip(name)}"', "a number or a string")
     if kind not in KINDS:
         raise LineError(f'has {show(kind)} for the kind of stream "{clip(name)}"', "one of " + ", ".join(KINDS))
     return Stream(device, kind)

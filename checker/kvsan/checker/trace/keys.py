@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from kvsan.model.ops import Source
+from kvsan.model.ops import Device, Source
 
 Name = str
 Tag = int | str
@@ -35,7 +35,7 @@ _KEYS: dict[str, dict[str, tuple[Any, bool]]] = {
     },
     "record": {"on": (Name, True), "event": (Name, True)},
     "wait": {"on": (Name, True), "event": (Name, True)},
-    "sync": {"event": (Name | None, False), "stream": (Name | None, False), "device": (Tag | None, False)},
+    "sync": {"event": (Name | None, False), "stream": (Name | None, False), "device": (Device | None, False)},
     "poll": {"event": (Name, True), "done": (bool, True)},
     "put": {"token": (Name, True)},
     "get": {"token": (Name, True)},
@@ -55,6 +55,7 @@ _TYPES = {
     int | None: "a whole number",
     Name | None: "a string",
     Tag | None: "a whole number or a string",
+    Device | None: "a number or a string",
     Number | None: "a number",
 }
 

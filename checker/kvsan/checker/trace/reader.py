@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import msgspec
 
-from kvsan.checker.recent import Recent
+from kvsan.checker.recent import SPENT_TOKENS, Recent
 from kvsan.checker.trace.header import MAX_AGENTS, Header, TraceError, header_from, parse_header
 from kvsan.checker.trace.keys import DECODE, LineError, accepted_keys, clip, explain_line
 from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Poll, Put, Record, Sync, Touch, Wait
@@ -38,9 +38,6 @@ MAX_RANGES = 1 << 21
 
 CACHED_IDS = 1 << 12
 """Characters up to which a list of ids is remembered."""
-
-SPENT_TOKENS = 1 << 16
-"""How many tokens that were taken once are remembered, so that several threads may take the same one."""
 
 _GZIP = b"\x1f\x8b"
 
@@ -83,7 +80,8 @@ def open_trace(path: str | Path) -> Iterator[Trace]:
         if name.endswith(".gz") and not zipped:
             wrong = "is not gzip, though it is named so" if start else "is empty"
             raise TraceError(name, 0, wrong, "a gzip file that starts with the bytes 1f 8b")
-        data = io.BufferedReader(cast(Any, gzip.GzipFile(fileobj=file)), 1 << 16) if zipped else file
+        # not buffered once more: that would read ahead, and find a fault at the end before the lines in front of it
+        data = gzip.GzipFile(fileobj=file) if zipped else file
         first = next(_lines(name, data, MAX_HEADER), None)
         if first is None:
             raise TraceError(name, 0, "is empty", 'a header such as {"kvsan_trace": 1, "pools": {"gpu": 1024}}')
@@ -123,7 +121,7 @@ def from_objects(header: Mapping[str, Any], ops: Iterable[Mapping[str, Any]], na
         raise TraceError(name, 1, error.wrong, error.accepted) from None
 
 
-def _lines(name: str, data: io.BufferedReader, longest: int, number: int = 0) -> Iterator[bytes]:
+def _lines(name: str, data: io.BufferedIOBase, longest: int, number: int = 0) -> Iterator[bytes]:
     """The lines after line `number`, each of at most `longest` bytes."""
     blank = 0
     while True:

@@ -1,0 +1,238 @@
+"""From blocks that were found racing to the hazards that a report holds: words, lives, fixes, and what is new.
+
+Decides which blocks are reported (a block once for its first race, once for its first `BATCH` and once for its first
+`GEN`) and what is said of them; whether they race was decided before (`shadow.py`, `lives.py`). For words alone
+(labels, steps, sites) the latest `PROVENANCE` accesses are remembered, and for naming an alloc the latest
+`LIVES_REMEMBERED` allocs: what is bounded here can lose a word of a report and never a report.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kvsan.checker import fix
+from kvsan.checker.clocks import Clocks, Issue
+from kvsan.checker.index import Ids, Index, ids, runs_of
+from kvsan.checker.lives import Lives, Marks
+from kvsan.checker.recent import Recent
+from kvsan.checker.shadow import Found
+from kvsan.model.hazard import Hazard, Kind, Site
+from kvsan.model.ops import Access, Alloc, Blocks
+from kvsan.model.order import Element
+
+PROVENANCE = 1 << 15
+LIVES_REMEMBERED = 1 << 12
+
+_Provenance = tuple[str | None, str | None, str | None, Any, Any, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LifetimeNote:
+    """`--lifetime`: an access issued to blocks that were free at the time. Legal where the engine runs ahead."""
+
+    pool: str
+    blocks: Blocks
+    access: Site
+    freed: int
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "pool": self.pool,
+            "blocks": str(self.blocks),
+            "access": self.access.document(),
+            "freed": self.freed,
+        }
+
+
+class Findings:
+    """What the online checker says. `possible` and `every` are those of `Online`."""
+
+    def __init__(
+        self,
+        clocks: Clocks,
+        lives: Mapping[str, Lives],
+        *,
+        assume_stream_order: bool,
+        possible: bool,
+        every: bool,
+    ) -> None:
+        self.notes: list[LifetimeNote] = []
+        self._clocks = clocks
+        self._lives = lives
+        self._assume_stream_order = assume_stream_order
+        self._possible = possible
+        self._every = every
+        self._shown: dict[tuple[Kind, str], Marks] = {}
+        self._raced = {pool: Marks(life.size) for pool, life in lives.items()}
+        self._words: Recent[int, _Provenance] = Recent(PROVENANCE)
+        self._allocs: deque[tuple[int, str, Blocks]] = deque(maxlen=LIVES_REMEMBERED)
+
+    def add_pool(self, name: str, size: int) -> None:
+        """A pool that appears while the engine runs."""
+        self._raced[name] = Marks(size)
+
+    def raced(self, pool: str) -> Marks:
+        """A copy of which blocks have raced."""
+        return self._raced[pool].copy()
+
+    def remember(self, op: int, what: Access | Alloc) -> None:
+        """Keeps the words of an access, or what an alloc handed out."""
+        if isinstance(what, Access):
+            self._words[op] = (what.label, what.on, what.by, what.step, what.owner, what.site)
+        else:
+            self._allocs.append((op, what.pool, what.blocks))
+
+    def races(self, op: int, what: Access, issue: Issue, found: list[tuple[Kind, str, Found]]) -> list[Hazard]:
+        """The first races among the blocks found: for each kind, pool, earlier access and life between, one hazard."""
+        hazards: list[Hazard] = []
+        for kind, pool, racing in found:
+            fresh = self._raced[pool].fresh(racing.ids)
+            if fresh.any():
+                hazards += self._report(op, what, issue, kind, pool, Found(*(column[fresh] for column in racing)))
+        for _, pool, racing in found:
+            self._raced[pool].mark(racing.ids)
+        return hazards
+
+    def _report(self, op: int, what: Access, issue: Issue, kind: Kind, pool: str, racing: Found) -> Iterable[Hazard]:
+        """One hazard for the blocks that share the earlier access and the life between."""
+        groups: dict[tuple[int, int, int | None, int | None], list[int]] = {}
+        for block, epoch, lane in zip(*(column.tolist() for column in racing), strict=True):
+            freed, allocated = self._between(pool, block, epoch - 1)
+            groups.setdefault((epoch, lane, freed, allocated), []).append(block)
+        for (epoch, lane, freed, allocated), blocks in sorted(groups.items(), key=lambda group: -group[0][0]):
+            yield self._hazard(op, what, issue, kind, pool, runs_of(_ids(blocks)), epoch, lane, freed, allocated)
+
+    def _hazard(
+        self,
+        op: int,
+        what: Access,
+        issue: Issue,
+        kind: Kind,
+        pool: str,
+        blocks: Blocks,
+        epoch: int,
+        lane: int,
+        freed: int | None,
+        allocated: int | None,
+    ) -> Hazard:
+        agent = self._clocks.agents[lane]
+        is_read = kind is Kind.RAW
+        past = issue.reads if is_read else issue.writes
+        known = int(past[lane])
+        if known > op:  # the vectors hold the op's own epoch already
+            known = 0
+        return Hazard(
+            kind=kind,
+            pool=pool,
+            blocks=blocks,
+            earlier=self.site(epoch - 1, agent.name, is_host=agent.is_host),
+            later=_site(op, what),
+            known=self.site(known - 1, agent.name, is_host=agent.is_host) if known else None,
+            freed=freed,
+            allocated=allocated,
+            possible=self._possible,
+            fix=fix.fences(
+                Element(epoch - 1, agent),
+                op,
+                what,
+                reads=is_read,
+                assume_stream_order=self._assume_stream_order,
+                stream_knows=int(issue.writes[lane]) >= epoch,
+                informed=self._clocks.informed(lane, epoch, but=what.by),
+            ),
+        )
+
+    def site(self, op: int, name: str, *, is_host: bool) -> Site:
+        """An earlier access; of one that is no longer remembered, the agent that performed it is still known."""
+        words = self._words.get(op)
+        if words is None:
+            return Site(op, None, None if is_host else name, name if is_host else None)
+        return Site(op, *words)
+
+    def _between(self, pool: str, block: int, earlier: int) -> tuple[int | None, int | None]:
+        freed, allocated = self._lives[pool].between(block)
+        if freed is None or freed <= earlier:
+            return None, None
+        if allocated is None:  # freed again since: only the log of latest allocs can say
+            for number, where, blocks in reversed(self._allocs):
+                if where == pool and number > freed and block in blocks:
+                    return freed, number
+        return freed, allocated
+
+    def batch(self, op: int, what: Access) -> list[Hazard]:
+        """Blocks that a batched copy writes twice, or also reads."""
+        out = []
+        for pool, blocks in what.writes.items():
+            clash: Ids = np.empty(0, np.int64)
+            if blocks.repeats:
+                found, counts = np.unique(ids(blocks), return_counts=True)
+                clash = found[counts > 1]
+            if pool in what.reads:
+                clash = np.union1d(clash, np.intersect1d(ids(blocks), ids(what.reads[pool])))
+            clash = self._first_apart(Kind.BATCH, pool, clash)
+            if clash.size:
+                at, where = runs_of(clash), _site(op, what)
+                out.append(Hazard(Kind.BATCH, pool, at, where, where, fix=fix.split(pool, at)))
+        return out
+
+    def generations(self, op: int, what: Access, planned: int, touched: Iterable[tuple[str, Index]]) -> list[Hazard]:
+        """Blocks that were freed and allocated again since the access was planned."""
+        stale: dict[str, list[Ids]] = {}
+        for pool, at in touched:
+            found = self._lives[pool].reborn_since(planned, at)
+            if found is not None:
+                stale.setdefault(pool, []).append(found)
+        out = []
+        for pool, parts in stale.items():
+            fresh = self._first_apart(Kind.GEN, pool, np.unique(np.concatenate(parts)))
+            groups: dict[tuple[int | None, int | None], list[int]] = {}
+            for block in fresh.tolist():
+                groups.setdefault(self._between(pool, block, planned), []).append(block)
+            for (freed, allocated), blocks in groups.items():
+                stale_ids, where = runs_of(_ids(blocks)), _site(op, what)
+                plan = Site(planned, what.label, what.on, what.by)
+                mend = fix.pin(pool, stale_ids)
+                out.append(Hazard(Kind.GEN, pool, stale_ids, plan, where, None, freed, allocated, fix=mend))
+        return out
+
+    def _first_apart(self, kind: Kind, pool: str, found: Ids) -> Ids:
+        """Those of `found` that have not shown this kind before; all of them if every op is asked for."""
+        if not found.size or self._every:
+            return found
+        marks = self._shown.get((kind, pool))
+        if marks is None:
+            marks = self._shown[(kind, pool)] = Marks(self._lives[pool].size)
+        fresh: Ids = found[marks.fresh(found)]
+        marks.mark(fresh)
+        return fresh
+
+    def note_lifetimes(self, op: int, what: Access, touched: Iterable[tuple[str, Index]]) -> None:
+        """Notes the blocks that are free at the moment."""
+        for pool, at in touched:
+            found = self._lives[pool].free_blocks(at)
+            if found is None:
+                continue
+            groups: dict[int, list[int]] = {}
+            for block in np.unique(found).tolist():
+                groups.setdefault(self._lives[pool].freed_at(block), []).append(block)
+            for freed, blocks in groups.items():
+                note = LifetimeNote(pool, runs_of(_ids(blocks)), _site(op, what), freed)
+                if note not in self.notes[-4:]:
+                    self.notes.append(note)
+
+    def nbytes(self) -> int:
+        """Bytes of the marks of blocks that were reported."""
+        return sum(marks.nbytes() for marks in (*self._raced.values(), *self._shown.values()))
+
+
+def _site(op: int, what: Access) -> Site:
+    return Site(op, what.label, what.on, what.by, what.step, what.owner, what.site)
+
+
+def _ids(blocks: list[int]) -> Ids:
+    return np.array(blocks, np.int64)
