@@ -10,6 +10,7 @@ order of submission (one queue). Works before or after kvsan's own hooks are in 
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from typing import Any
 
@@ -28,6 +29,7 @@ def install(mode: str) -> None:
     cls: Any = copy_backend.DmaCopyBackend
     launch, init, copy = cls.launch_copy, cls.init, copy_backend.copy_blocks
 
+    @functools.wraps(launch)
     def launch_copy(self: Any, src_blocks: Any, dst_blocks: Any, is_store: bool, *args: Any, **kwargs: Any) -> Any:
         event = None
         if is_store in fenced:
@@ -36,6 +38,7 @@ def install(mode: str) -> None:
         events.append((is_store, event))
         return launch(self, src_blocks, dst_blocks, is_store, *args, **kwargs)
 
+    @functools.wraps(init)
     def init_backend(self: Any, *args: Any, **kwargs: Any) -> Any:
         done = init(self, *args, **kwargs)
         backends.append(self)
@@ -43,6 +46,7 @@ def install(mode: str) -> None:
             self._store_params.attrs.srcAccessOrder = STREAM_ORDER
         return done
 
+    @functools.wraps(copy)
     def copy_blocks(src_block_ids: Any, dst_block_ids: Any, params: Any) -> Any:
         is_store, event = events.popleft()
         if event is not None:

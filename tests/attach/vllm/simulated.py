@@ -85,7 +85,9 @@ class Device:
                 self.random.choice(ready).step()
 
     def pump(self, *, all_of_it: bool = False) -> None:
-        """Lets the copy thread take some of what is queued for it."""
+        """Lets the copy thread take some of what is queued for it. Never where a lock is held that it may want: not
+        in a query, which kvsan makes under its own.
+        """
         if threading.current_thread() is not self.main:
             return
         for queue in self.queues:
@@ -156,7 +158,6 @@ def stand_ins(device: Device) -> dict[str, Any]:
             return event
 
         def query(self) -> bool:
-            device.pump()
             device.drift()
             return bool(self.chain.done >= self.chain.issued)
 
@@ -182,7 +183,6 @@ def stand_ins(device: Device) -> dict[str, Any]:
                 (stream or current_stream()).chain.add(self.place)
 
         def query(self) -> bool:
-            device.pump()
             device.drift()
             return self.place is None or self.place[0].done >= self.place[1]
 

@@ -7,6 +7,7 @@ rank, the memory is each rank's own, so the scheduler's frees and allocs are lin
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -40,6 +41,8 @@ class Engine:
         self.loaded = WhenLoaded()
         self.patches.on_undo(self.loaded.stop)
         self.absent: list[str] = []
+        self.suspects: tuple[str, ...] | None = None
+        """Fields of this version's `SchedulerOutput` that speak of blocks and are not understood."""
         self.device_pool = "gpu"
         """The pool of this process's own rank, once a runner has begun a step."""
         self._torch: Any = None
@@ -127,15 +130,22 @@ def connectors(vllm_config: Any) -> list[str]:
     return [str(part.get("kv_connector")) for part in inside]
 
 
-def argument(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], default: Any = None) -> Any:
-    """The value that a call gives to the parameter `name`, wherever it stands in this version's signature."""
-    if name in kwargs:
-        return kwargs[name]
+def argument(function: Any, name: str, default: Any = None) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
+    """What a call of `function` gives to its parameter `name`, wherever that stands in this version's signature.
+
+    The signature is looked at once; the result is called with a call's `args` (with `self`) and `kwargs`.
+    """
     try:
         at = list(inspect.signature(function).parameters).index(name)
     except (ValueError, TypeError):
-        return default
-    return args[at] if at < len(args) else default
+        at = sys.maxsize
+
+    def get(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if len(args) > at:
+            return args[at]
+        return kwargs.get(name, default)
+
+    return get
 
 
 def site(function: Any) -> str | None:

@@ -72,6 +72,7 @@ class _Handler:
 
     def _transfer_async(self, original: Any) -> Any:
         recorder = self._engine.recorder
+        parameters = [argument(original, name) for name in ("transfer_spec", "spec")]
 
         def wrapper(handler: Any, *args: Any, **kwargs: Any) -> Any:
             if not recorder.on:
@@ -79,9 +80,8 @@ class _Handler:
             transfer = None
             with recorder.guard("offloading.transfer"):
                 self._transfer.fired()
-                spec = argument(original, "transfer_spec", (handler, *args), kwargs)
-                spec = spec if spec is not None else argument(original, "spec", (handler, *args), kwargs)
-                source, target = spec
+                given = (get((handler, *args), kwargs) for get in parameters)
+                source, target = next(spec for spec in given if spec is not None)
                 transfer = SimpleNamespace(
                     store=bool(getattr(handler, "gpu_to_cpu", source.medium() == "GPU")),
                     source=source.block_ids,

@@ -44,12 +44,14 @@ def hook_runner(engine: Engine, module: Any, *, inside: bool) -> None:
     setup = engine.hook("vllm.kv_cache", expected=False)
 
     def initialize(original: Any) -> Any:
+        config = argument(original, "kv_cache_config")
+
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.on:
                 with recorder.guard("vllm.kv_cache"):
                     setup.fired()
                     engine.device_pool = engine.pool_of_rank("gpu", self.vllm_config.parallel_config)
-                    setattr(self, _CONFIG, argument(original, "kv_cache_config", (self, *args), kwargs))
+                    setattr(self, _CONFIG, config((self, *args), kwargs))
                     setattr(self, _STEPS, None)  # a small cache comes first where graphs are profiled
             return original(self, *args, **kwargs)
 
@@ -104,8 +106,12 @@ def _log(engine: Engine, runner: Any, touched: tuple[Ints, Ints], where: str | N
 
 def _unknown_fields(engine: Engine, output: Any) -> None:
     """A later vLLM may order block copies in a field that nobody here has read of."""
-    for name, value in vars(output).items():
-        if value and name not in KNOWN and ("block" in name or "cop" in name):
+    suspects = engine.suspects
+    if suspects is None:
+        names = (name for name in vars(output) if name not in KNOWN)
+        suspects = engine.suspects = tuple(name for name in names if "block" in name or "cop" in name)
+    for name in suspects:
+        if getattr(output, name, None):
             engine.recorder.unseen(copies=1, what=f"SchedulerOutput.{name} of vLLM {engine.version}")
 
 
@@ -116,11 +122,12 @@ def _inside(engine: Engine, cls: Any, forward: Any) -> None:
     recorder = engine.recorder
 
     def execute_model(original: Any) -> Any:
+        output = argument(original, "scheduler_output")
+
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.on:
                 with recorder.guard("vllm.forward"):
-                    output = argument(original, "scheduler_output", (self, *args), kwargs)
-                    setattr(self, _OPEN, _begin(engine, self, output))
+                    setattr(self, _OPEN, _begin(engine, self, output((self, *args), kwargs)))
             done = original(self, *args, **kwargs)
             if getattr(self, _OPEN, None) is not None:
                 setattr(self, _OPEN, None)
@@ -153,14 +160,15 @@ def _at_end(engine: Engine, cls: Any, forward: Any) -> None:
 
     def execute_model(original: Any) -> Any:
         where = site(original)
+        output, dummy = argument(original, "scheduler_output"), argument(original, "dummy_run", False)
 
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
             touched = None
             if recorder.on:
                 with recorder.guard("vllm.forward"):
-                    if not argument(original, "dummy_run", (self, *args), kwargs, False):
-                        output = argument(original, "scheduler_output", (self, *args), kwargs)
-                        touched = _begin(engine, self, output)
+                    given = (self, *args)
+                    if not dummy(given, kwargs):
+                        touched = _begin(engine, self, output(given, kwargs))
             done = original(self, *args, **kwargs)
             if touched is not None and recorder.on:
                 with recorder.guard("vllm.forward"):
@@ -206,14 +214,13 @@ def _state_copies(engine: Engine, module: ModuleType) -> None:
     pairs: list[tuple[int, int]] = []
 
     def collect(original: Any) -> Any:
+        names = ("req_state", "mamba_group_ids", "src_block_idx", "dest_block_idx")
+        parameters = [argument(original, name) for name in names]
+
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             if recorder.on:
                 with recorder.guard("vllm.state_copy"):
-                    given = [
-                        argument(original, name, args, kwargs)
-                        for name in ("req_state", "mamba_group_ids", "src_block_idx", "dest_block_idx")
-                    ]
-                    state, groups, source, target = given
+                    state, groups, source, target = (get(args, kwargs) for get in parameters)
                     ids = [state.block_ids[group] for group in groups]
                     pairs.extend((row[source], row[target]) for row in ids if source != target)
             return original(*args, **kwargs)

@@ -57,14 +57,14 @@ class Copies:
 
     def _init(self, original: Any) -> Any:
         engine, recorder = self._engine, self._engine.recorder
+        streams = {direction: argument(original, f"{direction}_stream") for direction in ("load", "store")}
 
         def wrapper(backend: Any, *args: Any, **kwargs: Any) -> Any:
             names = {}
             if recorder.on:
                 with recorder.guard("simple.copy"):
-                    for direction in ("load", "store"):
-                        stream = argument(original, f"{direction}_stream", (backend, *args), kwargs)
-                        names[direction] = engine.stream(stream, direction)
+                    for direction, stream in streams.items():
+                        names[direction] = engine.stream(stream((backend, *args), kwargs), direction)
             done = original(backend, *args, **kwargs)
             with recorder.guard("simple.copy"):
                 for direction, name in names.items():

@@ -148,15 +148,15 @@ class Steps:
         if not len(moved):
             return
         table, readers = self._table[at], self._readers
-        for i in moved.tolist():
+        out, into = (lo - was_lo)[moved], (hi - was_hi)[moved]
+        one = (out >= 0) & (out <= 1) & (into >= 0) & (into <= 1) & (lo <= was_hi)[moved]  # as a decoding step moves
+        left, entered = moved[one & (out == 1)], moved[one & (into == 1)]
+        np.subtract.at(readers, table[rows[left], was_lo[left]], 1)
+        np.add.at(readers, table[rows[entered], was_hi[entered]], 1)
+        for i in moved[~one].tolist():
             row = int(rows[i])
-            old_lo, old_hi, new_lo, new_hi = int(was_lo[i]), int(was_hi[i]), int(lo[i]), int(hi[i])
-            if old_lo <= new_lo <= old_hi <= new_hi:
-                np.subtract.at(readers, table[row, old_lo:new_lo], 1)
-                np.add.at(readers, table[row, old_hi:new_hi], 1)
-            else:
-                np.subtract.at(readers, table[row, old_lo:old_hi], 1)
-                np.add.at(readers, table[row, new_lo:new_hi], 1)
+            np.subtract.at(readers, table[row, int(was_lo[i]) : int(was_hi[i])], 1)
+            np.add.at(readers, table[row, int(lo[i]) : int(hi[i])], 1)
         self._lo[at][rows], self._hi[at][rows] = lo, hi
 
     def _between(self, at: int, rows: Ints, first: Ints, end: Ints) -> Ints:
