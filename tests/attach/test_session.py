@@ -8,6 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from kvsan.checker import check
@@ -308,3 +309,23 @@ def test_an_incident_that_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
     assert session.recorder.fault_text is None
     assert "could not be written" in seen.incidents[0]
     assert seen.verdict.name == "racy"
+
+
+def test_what_it_writes_is_as_the_schemas_say(tmp_path: Path) -> None:
+    session = Session(quiet(tmp_path, trace=str(tmp_path / "t.jsonl"), report=str(tmp_path / "report.json")))
+    session.recorder.ledger.hook("e.copy").fired()
+    run(session, fenced=False)
+    session.recorder.unseen(edges=1)
+    session.close()
+    session.say_summary()
+    schemas = files("kvsan.checker") / "schema"
+
+    def check_document(document: Any, name: str) -> None:
+        jsonschema.Draft202012Validator(json.loads((schemas / name).read_text())).validate(document)
+
+    check_document(json.loads((tmp_path / "report.json").read_text()), "report.schema.json")
+    for data in ((tmp_path / "t.jsonl").read_bytes(), gzip.decompress((tmp_path / "incident-1.jsonl.gz").read_bytes())):
+        header, *ops = [json.loads(line) for line in data.splitlines()]
+        check_document(header, "trace-header.schema.json")
+        for op in ops:
+            check_document(op, "trace-op.schema.json")
