@@ -88,7 +88,9 @@ def cost(options: argparse.Namespace) -> dict[str, Any]:
         "tokens_per_s_on": round(statistics.median(row[1] for row in rows["on"])),
         "plugin_off_us": round(each, 2),
     }
-    return outcome(options, **summary)
+    found = outcome(options, **summary)
+    found["verdict"], found["hazards"], found["why"] = "not asked", {}, []  # half of the run was not seen
+    return found
 
 
 def plugin_off(plugin: Callable[[], None]) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kvsan.checker import check_trace, open_trace
+from kvsan.checker import check_trace, open_trace, session
 from kvsan.checker.attach.vllm import runners
 from kvsan.checker.attach.vllm.hooks import install
+from kvsan.checker.merge import merge_traces
 from kvsan.checker.options import Options
-from kvsan.checker.session import Session
 
 
 @contextlib.contextmanager
@@ -24,7 +24,8 @@ def attached(worker: Any, options: Any) -> Iterator[Callable[[], dict[str, Any]]
     folder = Path(tempfile.mkdtemp(prefix="kvsan-sim-"))
     path = options.trace or str(folder / "trace.jsonl.gz")
     log = str(folder / "log")
-    debug = Session(Options(trace=path, log_path=log, incident=0, handle_sigterm=False))
+    given = Options(trace=str(folder / "part-%p.jsonl.gz") if options.apart else path, log_path=log, incident=0)
+    debug = session.start(given)
     hooked = install(debug)
     # The real runners are not there: ours are hooked in the same two ways.
     older, newer = (types.SimpleNamespace(GPUModelRunner=cls) for cls in (worker.OlderRunner, worker.NewerRunner))
@@ -37,6 +38,8 @@ def attached(worker: Any, options: Any) -> Iterator[Callable[[], dict[str, Any]]
 
     def report() -> dict[str, Any]:
         live = debug.close().document()
+        if options.apart:
+            merge_traces(sorted(str(part) for part in folder.glob("part-*")), path)
         with open_trace(path) as trace:
             document = check_trace(trace).document()
         document["live"] = live

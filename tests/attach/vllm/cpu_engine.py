@@ -38,100 +38,6 @@ def prepare(folder: str | None) -> None:
     )
 
 
-def simulate() -> Any:
-    """Puts the simulated device where torch has CUDA's."""
-    import torch
-
-    from attach.vllm import simulated
-
-    device = simulated.Device()
-    made = simulated.stand_ins(device)
-    registered = types.SimpleNamespace(cudaHostRegister=lambda *_: types.SimpleNamespace(value=0))
-    vars(torch)["Event"] = made["Event"]
-    vars(torch.cuda).update(made, cudart=lambda: registered)
-    return device
-
-
-def platform() -> None:
-    """An out-of-tree platform whose worker is `cpu_worker.SimWorker`."""
-    import torch
-    import vllm.platforms as platforms
-    from vllm.platforms.interface import Platform, PlatformEnum
-
-    class Simulated(Platform):
-        _enum = PlatformEnum.OOT
-        device_name = "cpu"
-        device_type = "cpu"
-        dist_backend = "gloo"
-
-        @classmethod
-        def check_and_update_config(cls, vllm_config: Any) -> None:
-            vllm_config.parallel_config.worker_cls = "attach.vllm.cpu_worker.SimWorker"
-            if not getattr(vllm_config.cache_config, "block_size", None):
-                vllm_config.cache_config.block_size = 16
-
-        @classmethod
-        def set_device(cls, device: Any) -> None:
-            return None
-
-        @classmethod
-        def get_device_name(cls, device_id: int = 0) -> str:
-            return "simulated"
-
-        @classmethod
-        def get_device_total_memory(cls, device_id: int = 0) -> int:
-            return 1 << 30
-
-        @classmethod
-        def is_async_output_supported(cls, enforce_eager: bool | None) -> bool:
-            return True
-
-        @classmethod
-        def is_pin_memory_available(cls) -> bool:
-            return False
-
-        @classmethod
-        def support_hybrid_kv_cache(cls) -> bool:
-            return True
-
-        @classmethod
-        def update_block_size_for_backend(cls, vllm_config: Any) -> None:
-            return None
-
-        @classmethod
-        def Stream(cls, *args: Any, **kwargs: Any) -> Any:  # noqa: N802
-            cuda: Any = torch.cuda
-            return cuda.Stream(*args, **kwargs)
-
-        @classmethod
-        def current_stream(cls) -> Any:
-            return torch.cuda.current_stream()
-
-        @classmethod
-        def stream(cls, stream: Any) -> Any:
-            return torch.cuda.stream(stream)
-
-    platforms.current_platform = Simulated()
-
-
-def model_info() -> None:
-    """What vLLM would learn of the model in a process of its own, seconds each."""
-    from dataclasses import fields
-
-    from vllm.model_executor.models import registry
-
-    known: dict[str, Any] = {
-        "architecture": "LlamaForCausalLM",
-        "is_text_generation_model": True,
-        "attn_type": "decoder",
-        "default_seq_pooling_type": "LAST",
-        "default_tok_pooling_type": "ALL",
-        "score_type": "bi-encoder",
-    }
-    info = registry._ModelInfo(**{field.name: known.get(field.name, False) for field in fields(registry._ModelInfo)})
-    registry._LazyRegisteredModel.inspect_model_cls = lambda self: info
-
-
 def drive_copies(device: Any) -> None:
     """The copy thread's queue, and the driver's batched copy under it."""
     from vllm.v1.simple_kv_offload import copy_backend, cuda_mem_ops
@@ -168,10 +74,12 @@ def config_folder() -> str:
     return str(folder)
 
 
-def engine(connector: str) -> Any:
+def engine(connector: str, *, apart: bool = False) -> Any:
+    """`apart`: the worker in a process of its own."""
     from vllm.config import KVTransferConfig
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.engine.core import EngineCore
+    from vllm.v1.executor.multiproc_executor import MultiprocExecutor
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
     args = EngineArgs(
@@ -187,13 +95,14 @@ def engine(connector: str) -> Any:
         enable_prefix_caching=True,
         async_scheduling=True,
         disable_hybrid_kv_cache_manager=False,
-        distributed_executor_backend="uni",
+        distributed_executor_backend="mp" if apart else "uni",
         seed=0,
         kv_transfer_config=KVTransferConfig(
             kv_connector=connector, kv_role="kv_both", kv_connector_extra_config={"cpu_bytes_to_use": 1 << 21}
         ),
     )
-    return EngineCore(args.create_engine_config(), UniProcExecutor, log_stats=False)
+    executor = MultiprocExecutor if apart else UniProcExecutor
+    return EngineCore(args.create_engine_config(), executor, log_stats=False)
 
 
 def requests(core: Any, seed: int, count: int) -> list[Any]:
@@ -247,9 +156,11 @@ def serve(core: Any, device: Any, seed: int, count: int, aborts: float) -> int:
 def load(options: argparse.Namespace) -> Any:
     """All imports, once: they take seconds. Returns the device, to be seeded for each run."""
     prepare(options.vllm)
-    device = simulate()
-    platform()
-    model_info()
+    from attach.vllm import cpu_platform
+
+    device = cpu_platform.simulate()
+    cpu_platform.platform()
+    cpu_platform.model_info()
     from vllm.config import KVTransferConfig  # noqa: F401
     from vllm.engine.arg_utils import EngineArgs  # noqa: F401
     from vllm.v1.core.sched import async_scheduler  # noqa: F401
@@ -269,10 +180,14 @@ def run(options: argparse.Namespace, device: Any, seed: int) -> dict[str, Any]:
 
     device.seed(seed)
     cpu_worker.SEED = seed
+    if options.apart:
+        cpu_worker.SimWorker.pump = staticmethod(device.pump)
 
     with attached(cpu_worker, options) as report:
-        core = engine(options.connector)
+        core = engine(options.connector, apart=options.apart)
         steps = serve(core, device, seed, options.requests, options.aborts)
+        if options.apart:
+            core.model_executor.shutdown()
     document = report()
     pairs: Counter[str] = Counter()
     for hazard in document["hazards"]:
@@ -303,6 +218,7 @@ def main() -> None:
     parser.add_argument("--connector", default="SimpleCPUOffloadConnector")
     parser.add_argument("--requests", type=int, default=24)
     parser.add_argument("--aborts", type=float, default=0.02)
+    parser.add_argument("--apart", action="store_true", help="the worker in a process of its own")
     parser.add_argument("--trace")
     options = parser.parse_args()
     device = load(options)

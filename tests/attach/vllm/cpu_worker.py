@@ -150,6 +150,8 @@ class NewerRunner(_Runner):
 class SimWorker(WorkerBase):
     """Half of its layers have a sliding window, the others full attention."""
 
+    pump: Any = None
+
     def init_device(self) -> None:
         from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
 
@@ -197,7 +199,10 @@ class SimWorker(WorkerBase):
         return self.model_runner.execute_model(scheduler_output)
 
     def sample_tokens(self, grammar_output: Any) -> Any:
-        return self.model_runner.sample_tokens(grammar_output)
+        done = self.model_runner.sample_tokens(grammar_output)
+        if self.pump is not None:  # in a process of its own nobody else lets the copy thread go on
+            self.pump()
+        return done
 
     def shutdown(self) -> None:
         return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from os import getpid
 from typing import Protocol
 
 from kvsan.checker.attach.around import Guard
@@ -110,10 +111,12 @@ class Core:
         return self._threads.name()
 
     def fresh_token(self, what: str = "token") -> str:
-        """A name that no other token of this process has."""
+        """A name that no other token has, of this process or of another on this machine: tokens are not renamed when
+        logs are merged.
+        """
         with self.lock:
             self._tokens += 1
-            return f"{self.prefix}{what}{self._tokens}"
+            return f"{self.prefix}{what}{self._tokens}.{getpid()}"
 
     def mark(self) -> int | None:
         """The number of the latest op, for a later access's `planned`. `None` before the first."""

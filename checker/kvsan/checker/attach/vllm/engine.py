@@ -109,6 +109,10 @@ class Engine:
         """The name of a torch stream; `name` is a wish, heard if the stream has none yet."""
         return stream_name(self.recorder, stream, name)
 
+    def use_torch(self, torch: Any) -> None:
+        """Another torch than the one that is installed: a stand-in."""
+        self._torch = torch
+
     def current_stream(self, name: str | None = None) -> str:
         """The stream that the calling thread launches on."""
         if self._torch is None:

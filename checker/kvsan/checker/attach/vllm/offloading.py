@@ -34,6 +34,7 @@ class _Handler:
         self._engine = engine
         self._open = threading.local()
         self._transfer = engine.hook("offloading.transfer", expected=False)
+        self._step = engine.hook("vllm.connector", expected=False)
         self._copy = engine.hook("offloading.copy")
 
     def install(self, module: ModuleType) -> None:
@@ -80,10 +81,11 @@ class _Handler:
             transfer = None
             with recorder.guard("offloading.transfer"):
                 self._transfer.fired()
+                self._step.fired()
                 given = (get((handler, *args), kwargs) for get in parameters)
                 source, target = next(spec for spec in given if spec is not None)
                 transfer = SimpleNamespace(
-                    store=bool(getattr(handler, "gpu_to_cpu", source.medium() == "GPU")),
+                    store=bool(handler.gpu_to_cpu if hasattr(handler, "gpu_to_cpu") else source.medium() == "GPU"),
                     source=source.block_ids,
                     target=target.block_ids,
                     seen=False,

@@ -39,8 +39,8 @@ def _install(engine: Engine, module: ModuleType) -> None:
             found = original(self, *args, **kwargs)
             pools = getattr(self, MARK, None)
             if pools and recorder.on:
+                alloc.fired()
                 with recorder.guard("vllm.alloc"):
-                    alloc.fired()
                     ids = [block.block_id for block in found]
                     for pool in pools:
                         recorder.alloc(pool, ids)
@@ -53,13 +53,15 @@ def _install(engine: Engine, module: ModuleType) -> None:
             pools = getattr(self, MARK, None)
             if not pools or not recorder.on:
                 return original(self, ordered_blocks, *args, **kwargs)
-            blocks = list(ordered_blocks)  # often a generator
+            free.fired()
+            blocks = list(ordered_blocks)  # often a generator, and most often of nothing
             done = original(self, blocks, *args, **kwargs)
-            with recorder.guard("vllm.free"):
-                free.fired()
-                ids = [block.block_id for block in blocks if block.ref_cnt == 0 and not block.is_null]
-                for pool in pools:
-                    recorder.free(pool, ids)
+            if blocks:
+                with recorder.guard("vllm.free"):
+                    ids = [block.block_id for block in blocks if block.ref_cnt == 0 and not block.is_null]
+                    if ids:
+                        for pool in pools:
+                            recorder.free(pool, ids)
             return done
 
         return wrapper
@@ -71,7 +73,8 @@ def _install(engine: Engine, module: ModuleType) -> None:
             if pools and recorder.on:
                 with recorder.guard("vllm.touch"):
                     blocks = blocks if isinstance(blocks, Sequence) else list(blocks)
-                    ids = [block.block_id for block in _flat(blocks) if block.ref_cnt == 0 and not block.is_null]
+                    flat = blocks if blocks and hasattr(blocks[0], "ref_cnt") else _flat(blocks)
+                    ids = [block.block_id for block in flat if block.ref_cnt == 0 and not block.is_null]
             done = original(self, blocks, *args, **kwargs)
             if ids and pools:
                 with recorder.guard("vllm.touch"):
@@ -90,7 +93,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
 def _flat(blocks: Any) -> Iterable[Any]:
     """Blocks, or as in older versions a sequence of them for each group."""
     for part in blocks:
-        if hasattr(part, "block_id"):
+        if hasattr(part, "ref_cnt"):
             yield part
         else:
             yield from part

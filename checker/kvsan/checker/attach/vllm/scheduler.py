@@ -2,7 +2,8 @@
 
 In one process scheduler and worker share a thread and nothing is handed over. With workers in processes of their own
 each `SchedulerOutput` and each output that comes back carries the name of a token (`messages` has the other ends): the
-name travels inside the object, so no two processes have to count alike.
+name travels inside the object, so no two processes have to count alike. Each process then expects its own half of the
+hooks; the verdict is that of the merged logs.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ def install(engine: Engine) -> None:
     engine.when("vllm.v1.core.sched.scheduler", lambda module: _install(engine, module))
 
 
-def take(engine: Engine, carrier: Any) -> None:
-    """The calling thread got this object: it knows what whoever put it knew. Once for each object."""
+def take(engine: Engine, carrier: Any) -> bool:
+    """The calling thread got this object: it knows what whoever put it knew. Once for each object; False if it came
+    from this process.
+    """
     token = getattr(carrier, TOKEN, None)
-    if token is not None:
-        engine.recorder.get(token)
-        delattr(carrier, TOKEN)
+    if token is None:
+        return False
+    engine.recorder.get(token)
+    delattr(carrier, TOKEN)
+    return True
 
 
 def give(engine: Engine, carrier: Any, what: str) -> None:
@@ -54,7 +59,10 @@ def _install(engine: Engine, module: ModuleType) -> None:
                     block_pool = getattr(manager, "block_pool", None) or manager.coordinator.block_pool
                     pools.mark(engine, block_pool, engine.pools("gpu", config.parallel_config))
                     backend = getattr(config.parallel_config, "distributed_executor_backend", None)
-                    setattr(self, _REMOTE, backend not in _HERE)
+                    remote = backend not in _HERE
+                    setattr(self, _REMOTE, remote)
+                    if remote:  # the forwards are lines of other processes, and expected there
+                        engine.hook("vllm.forward").expected = False
                     engine.require(config, worker=False)
 
         return wrapper

@@ -129,6 +129,7 @@ def _worker(engine: Engine, module: ModuleType) -> None:
     cls = getattr(module, "SimpleCPUOffloadWorker", None)
     setup = engine.hook("simple.worker", expected=False, group="simple-setup")
     asked = engine.hook("simple.asked", expected=False)
+    step = engine.hook("vllm.connector", expected=False)
     append, seen = engine.hook("simple.publish"), engine.hook("simple.look")
 
     def init(original: Any) -> Any:
@@ -165,7 +166,8 @@ def _worker(engine: Engine, module: ModuleType) -> None:
     def bind_connector_metadata(original: Any) -> Any:
         def wrapper(self: Any, metadata: Any, *args: Any, **kwargs: Any) -> Any:
             if getattr(metadata, "load_gpu_blocks", None) or getattr(metadata, "store_gpu_blocks", None):
-                asked.fired()  # from here on copies are due: a hook of this group that stays silent has missed them
+                asked.fired()  # from here on copies are due, and forwards: a hook that stays silent has missed them
+                step.fired()
             return original(self, metadata, *args, **kwargs)
 
         return wrapper
