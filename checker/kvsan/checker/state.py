@@ -33,9 +33,7 @@ from kvsan.model.hazard import Site
 from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Put, Record, Source, Sync, Touch, Wait
 from kvsan.model.order import Agent
 
-NOBODY = "kvsan"
-"""A host thread that knows nothing and so teaches nothing by issuing."""
-
+NOBODY = "kvsan"  # a host thread that knows nothing and so teaches nothing by issuing
 MAX_HELPERS = 1000
 
 _Mark = tuple[int, int]

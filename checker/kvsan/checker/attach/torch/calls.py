@@ -8,7 +8,7 @@ logged at its entry without it. Only the outermost wrapped call of a thread is l
 tell apart. Events made before that, and whatever C++ code orders by itself, go by the wrappers: PyTorch's trace
 callbacks see those and count them as unseen edges (`crosscheck`).
 
-While a CUDA graph is captured by a thread, its calls order nothing outside the graph: no lines.
+While a thread captures a CUDA graph, its calls order nothing outside: no lines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.attach.torch.copies import TO_HOST, Copies
 from kvsan.checker.attach.torch.crosscheck import CrossCheck
 from kvsan.checker.attach.torch.here import Here
-from kvsan.checker.attach.torch.surface import Surface, stream_name
+from kvsan.checker.attach.torch.surface import Surface, stand_in, stream_name
 
 Function = Callable[..., Any]
 
@@ -38,7 +38,7 @@ class Calls:
         self._crosscheck = CrossCheck(self)
 
     def install(self) -> None:
-        surface = self.surface
+        surface, patches = self.surface, self._patches
         for owner, name in surface.replaced:
             self._replace_class(owner, name)
         for kind in surface.events:
@@ -50,8 +50,8 @@ class Calls:
         for kind in surface.tensors:
             self._tensor(kind)
         for kind in surface.graphs:
-            self._patches.wrap(kind, "capture_begin", self._capture(1), None)
-            self._patches.wrap(kind, "capture_end", self._capture(-1), None)
+            patches.wrap(kind, "capture_begin", self._capture(1))
+            patches.wrap(kind, "capture_end", self._capture(-1))
         if surface.graphs:
             self._crosscheck.install()
 
@@ -67,7 +67,7 @@ class Calls:
         return stream_name(self.recorder, stream, external=self.surface.external)
 
     def safe_name(self, stream: Any) -> str | None:
-        """The same where a fault must not keep the engine's call from being made: `None`, and kvsan is off."""
+        """The same, where a fault must not keep the engine's call from being made."""
         with self.recorder.guard("naming a stream"):
             return self.name(stream)
         return None
@@ -102,16 +102,8 @@ class Calls:
     def _replace_class(self, owner: Any, name: str) -> None:
         """A subclass under the same name, which takes the original's instances for its own."""
         original = getattr(owner, name)
-
-        class Meta(type(original)):  # type: ignore[misc]
-            def __instancecheck__(cls, value: object) -> bool:
-                return isinstance(value, original)
-
-            def __subclasscheck__(cls, other: type) -> bool:
-                return issubclass(other, original)
-
         try:
-            made = Meta(name, (original,), {"__module__": original.__module__, "__doc__": original.__doc__})
+            made = stand_in(original, name)
         except TypeError as error:
             self.recorder.ledger.hook(f"torch.{name}", expected=False).missing(str(error))
             return
@@ -124,7 +116,7 @@ class Calls:
         return self.here.busy > 0 or not self.recorder.on
 
     def _issue(self, hook: Hook, call: Callable[[], Any], log: Callable[[Any], None]) -> Any:
-        """The one shape of a non-blocking call."""
+        """The shape of a non-blocking call."""
         recorder, here = self.recorder, self.here
         with recorder.lock:
             here.busy = 1
@@ -135,7 +127,7 @@ class Calls:
             hook.count += 1
             with recorder.guard(hook.name):
                 log(result)
-        return result
+            return result
 
     def _record(self, original: Function, hook: Hook) -> Function:
         recorder, here = self.recorder, self.here
@@ -203,8 +195,8 @@ class Calls:
                 return original(event, end_event)
 
             def log(_: Any) -> None:  # it answers only if both are done
-                self.recorder.poll(event, True)
-                self.recorder.poll(end_event, True)
+                for each in (event, end_event):
+                    self.recorder.poll(each, True)
 
             return self._issue(hook, lambda: original(event, end_event), log)
 
@@ -280,12 +272,12 @@ class Calls:
 
     def _device_sync(self, original: Function, hook: Hook) -> Function:
         def synchronize(device: Any = None) -> Any:
-            if self.quiet():
-                return original(device)
-            which: Any = None
-            with self.recorder.guard("synchronize"):
-                which = self.surface.device_of(device)
-            return self.block(hook, lambda: original(device), device=which)
+            if not self.quiet():
+                with self.recorder.guard("synchronize"):
+                    which = self.surface.device_of(device)
+                if self.recorder.on:
+                    return self.block(hook, lambda: original(device), device=which)
+            return original(device)
 
         return synchronize
 

@@ -68,6 +68,21 @@ def torch_surface() -> Surface:
     )
 
 
+def stand_in(original: Any, name: str) -> Any:
+    """A subclass that can be changed where the original cannot, and that takes the original's instances for its own.
+    Raises `TypeError` if the original cannot have subclasses.
+    """
+
+    class Meta(type(original)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, original)
+
+        def __subclasscheck__(cls, other: type) -> bool:
+            return issubclass(other, original)
+
+    return Meta(name, (original,), {"__module__": original.__module__, "__doc__": original.__doc__})
+
+
 def identity(stream: Any) -> tuple[Any, int]:
     """(device, handle) of a `torch.cuda.Stream`, a `torch.Stream` or a stand-in."""
     handle = getattr(stream, "cuda_stream", None)
