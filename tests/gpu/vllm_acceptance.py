@@ -81,8 +81,6 @@ def engine(options: argparse.Namespace) -> Any:
 
         fences.install(options.fence)
     extra: dict[str, Any] = {"cpu_bytes_to_use": options.cpu_gib << 30}
-    if options.connector == "OffloadingConnector":
-        extra["block_size"] = 16
     more: dict[str, Any] = {"enforce_eager": True}
     if options.graphs:
         sizes = [1, 2, 4, 8, 16, 24, 32, 48, 64]

@@ -15,6 +15,7 @@ from kvsan.checker.attach.vllm import pools
 from kvsan.checker.attach.vllm.engine import Engine
 
 TOKEN = "kvsan_token"
+ELSEWHERE = "what other processes know is not in this log: the verdict is that of all logs, merged (kvsan merge)"
 _REMOTE = "_kvsan_remote"
 _HERE = (None, "uni", "external_launcher")
 
@@ -32,6 +33,7 @@ def take(engine: Engine, carrier: Any) -> bool:
         return False
     engine.recorder.get(token)
     delattr(carrier, TOKEN)
+    engine.recorder.ledger.note(ELSEWHERE)
     return True
 
 
