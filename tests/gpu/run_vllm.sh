@@ -56,8 +56,8 @@ loads) # 0.24.0: at least 500 loads, without and with the load fence; the other 
 cost) # one after the other: nothing else runs
     use 0.24.0
     for more in "" --graphs; do
-        export KVSAN=1; one "cost$more" 200 cost --windows 24 $more; wait
-        unset KVSAN; one "csan$more" 150 csan $more; wait
+        export KVSAN=1; one "cost$more" 180 cost --windows 24 $more; wait
+        unset KVSAN; one "csan$more" 110 csan $more; wait
     done; table ;;
 mp) # processes apart, merged
     use 0.24.0; export KVSAN=1; rm -f /tmp/traces/mp-*.gz
