@@ -5,14 +5,17 @@
     report.verdict, report.hazards
 
 `judge` is the way in; `online` checks op by op, `pairs` finds every pair, `trace` reads and writes, `report` puts it
-in words. Names are loaded when they are first used: what runs inside an engine (`clocks`, `online`) must not bring the
-rest along, and the base install has only numpy.
+in words. `session` is the debug mode of a running engine, `access` and `register_pool` are what an engine tells it.
+Names are loaded when they are first used: the base install has only numpy, what runs inside an engine (`clocks`,
+`online`) must not bring the rest along, and the entry point that vLLM calls in every process lives below here and must
+cost nothing where kvsan is installed and off.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvsan.checker.attach.declare import access, register_pool
     from kvsan.checker.judge import Report, check, check_trace
     from kvsan.checker.online import Online
     from kvsan.checker.trace import Trace, TraceError, TraceWriter, open_trace
@@ -29,12 +32,15 @@ __all__ = [
     "TraceError",
     "TraceWriter",
     "Verdict",
+    "access",
     "check",
     "check_trace",
     "open_trace",
+    "register_pool",
 ]
 
 _HOMES = {
+    "attach.declare": ("access", "register_pool"),
     "judge": ("Report", "check", "check_trace"),
     "online": ("Online",),
     "trace": ("Trace", "TraceError", "TraceWriter", "open_trace"),
@@ -46,4 +52,5 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    return value

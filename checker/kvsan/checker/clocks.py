@@ -65,6 +65,7 @@ class _Stream:
     snapshot: Vector | None = None
     barriers: dict[int, Vector] = field(default_factory=dict)  # legacy lane -> what it left
     followers: tuple[_Stream, ...] = ()
+    left: Vector | None = None  # of a legacy stream: its past after its latest access or wait
 
 
 class Recorded(NamedTuple):
@@ -123,7 +124,7 @@ class Clocks:
             self._barrier_first(stream)
         stream.vector[stream.lane] = epoch
         stream.snapshot = None
-        if stream.followers:
+        if stream.declared.kind == "legacy":
             self._barrier_after(stream)
         floats = order == "call" or (order == "any" and not self._assume_stream_order)
         return Issue(host.vector if floats else stream.vector, stream.vector, read_lane, stream.lane)
@@ -139,10 +140,10 @@ class Clocks:
         if stream.followers:
             self._barrier_first(stream)
         effect = self._join_event(stream, event)
-        if stream.followers:
+        if stream.declared.kind == "legacy":
             self._barrier_after(stream)
-            if effect is Effect.REDUNDANT:  # the event added nothing, the wait itself is a barrier
-                return Effect.ORDERED
+        if stream.followers and effect is Effect.REDUNDANT:  # the event added nothing, the wait itself is a barrier
+            return Effect.ORDERED
         return effect
 
     def _join_event(self, stream: _Stream, event: str) -> Effect:
@@ -202,7 +203,7 @@ class Clocks:
         legacy.snapshot = None
 
     def _barrier_after(self, legacy: _Stream) -> None:
-        left = self._snapshot(legacy)
+        left = legacy.left = self._snapshot(legacy)
         for follower in legacy.followers:
             follower.barriers[legacy.lane] = left
 
@@ -219,6 +220,44 @@ class Clocks:
         if found is None:
             return {}
         return {other: int(epoch) for other, epoch in zip(self.agents, found.vector, strict=False) if epoch}
+
+    # ── a running engine ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def declare(self, name: str, declared: Stream) -> None:
+        """A stream that appears while the engine runs, before its first op: as if it had been known from the start."""
+        if name in self._streams:
+            return
+        made = self._add_stream(name, declared)
+        self._link()
+        for legacy in self._streams.values():
+            if made in legacy.followers and legacy.left is not None:
+                made.barriers[legacy.lane] = legacy.left
+
+    def knowledge(self, by: str) -> Vector:
+        """What a host thread knows now, to be given to `unlearn`."""
+        return self.host(by).vector.copy()
+
+    def unlearn(self, by: str, before: Vector) -> None:
+        """Takes back what a host thread has learnt since, if it has issued nothing since: its sync has failed."""
+        host = self.host(by)
+        host.vector = self._fit(before)
+        host.version += 1
+
+    def pasts(self) -> dict[Agent, Vector]:
+        """A copy of every agent's past, with what it will learn at its next op."""
+        out = {}
+        for name, host in self._hosts.items():
+            out[Agent(name, is_host=True)] = host.vector.copy()
+        for name, stream in self._streams.items():
+            vector = stream.vector.copy()
+            for left in stream.barriers.values():
+                np.maximum(vector, self._fit(left), out=vector)
+            out[Agent(name)] = vector
+        return out
+
+    def tokens(self) -> dict[str, Vector]:
+        """The tokens still to be taken. The vectors do not change any more."""
+        return dict(self._tokens)
 
     # ── bookkeeping ───────────────────────────────────────────────────────────────────────────────────────────────
 

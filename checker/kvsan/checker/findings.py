@@ -72,6 +72,14 @@ class Findings:
         self._words: Recent[int, _Provenance] = Recent(PROVENANCE)
         self._allocs: deque[tuple[int, str, Blocks]] = deque(maxlen=LIVES_REMEMBERED)
 
+    def add_pool(self, name: str, size: int) -> None:
+        """A pool that appears while the engine runs."""
+        self._raced[name] = Marks(size)
+
+    def raced(self, pool: str) -> Marks:
+        """A copy of which blocks have raced."""
+        return self._raced[pool].copy()
+
     def remember(self, op: int, what: Access | Alloc) -> None:
         """Keeps the words of an access, or what an alloc handed out."""
         if isinstance(what, Access):

@@ -6,9 +6,9 @@ A slice costs a fraction of a microsecond however long it is, a gather costs a f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,79 @@ IDS_A_SLICE = 256
 
 KEPT = 1 << 19
 """So many runs and ids are kept for blocks that are looked up again: some 40 MB if all are single blocks."""
+
+
+class IdBlocks(Blocks):
+    """Blocks as an array of ids, for hooks that are handed arrays: the check needs no runs, so they are made only when
+    a line or a report is written. Without `keep` (a batch) the runs are of the distinct ids.
+    """
+
+    __slots__ = ("ids", "keep", "made")
+    ids: Ids
+    keep: bool
+    made: tuple[tuple[int, int], ...] | None
+
+    def __init__(self, ids: Ids, *, keep: bool = False) -> None:
+        object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "keep", keep)
+        object.__setattr__(self, "made", None)
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        made = self.made
+        if made is None:
+            made = _in_order(self.ids) if self.keep else runs_of(self.ids).runs
+            object.__setattr__(self, "made", made)
+        return made
+
+    @property
+    def repeats(self) -> bool:
+        return self.keep and len(np.unique(self.ids)) < len(self.ids)
+
+    @property
+    def end(self) -> int:
+        return int(self.ids.max()) + 1 if len(self.ids) else 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Blocks) and self.runs == other.runs
+
+    def __hash__(self) -> int:
+        return hash(self.runs)
+
+    def __reduce__(self) -> Any:
+        return IdBlocks, (self.ids,)
+
+
+def blocks_of(given: Any, size: int, *, repeats: bool = False) -> Blocks | None:
+    """What an engine names blocks by (an array, a sequence, a range, `Blocks`) as `Blocks` of a pool of `size` blocks;
+    `None` if it names none. Raises `ValueError` for ids that the pool has not got.
+    """
+    if isinstance(given, Blocks):
+        end = given.end
+        if end > size:
+            raise ValueError(f"block {end - 1} of a pool of {size} blocks")
+        return given if end else None
+    if isinstance(given, range) and given.step == 1:
+        if not given:
+            return None
+        if given.start < 0 or given.stop > size:
+            raise ValueError(f"blocks {given.start}-{given.stop - 1} of a pool of {size} blocks")
+        return Blocks(((given.start, given.stop),))
+    if isinstance(given, np.ndarray):
+        found: Ids = given.astype(np.int64).ravel()  # a copy, always: engines reuse their arrays
+    else:
+        found = np.fromiter(cast("Iterable[int]", given), np.int64, len(given) if hasattr(given, "__len__") else -1)
+    count = len(found)
+    if not count:
+        return None
+    if count == 1:
+        block = int(found[0])
+        if not 0 <= block < size:
+            raise ValueError(f"block {block} of a pool of {size} blocks")
+        return Blocks(((block, block + 1),))
+    if int(found.view(np.uint64).max()) >= size:  # a negative id is a large one
+        raise ValueError(f"blocks {found.min()} to {found.max()} of a pool of {size} blocks")
+    return IdBlocks(found, keep=repeats)
 
 
 class _Kept:
@@ -47,6 +120,8 @@ _kept = _Kept()
 
 def index(blocks: Blocks) -> Index:
     """How to look up some blocks. The same object again costs nothing: an engine that keeps its `Blocks` gains."""
+    if type(blocks) is IdBlocks:
+        return (blocks.ids,)
     runs = blocks.runs
     if len(runs) == 1:
         return (slice(*runs[0]),)
@@ -63,6 +138,8 @@ def index(blocks: Blocks) -> Index:
 
 def ids(blocks: Blocks) -> Ids:
     """The ids of the runs, one after the other."""
+    if type(blocks) is IdBlocks:
+        return blocks.ids
     return _ids(blocks.runs)
 
 
@@ -105,3 +182,11 @@ def runs_of(found: Ids) -> Blocks:
     starts = found[np.concatenate(([0], breaks + 1))]
     ends = found[np.concatenate((breaks, [found.size - 1]))] + 1
     return Blocks(tuple(zip(starts.tolist(), ends.tolist(), strict=True)))
+
+
+def _in_order(found: Ids) -> tuple[tuple[int, int], ...]:
+    """Ids as runs, in the order given, repeats kept."""
+    breaks = np.flatnonzero(np.diff(found) != 1)
+    starts = found[np.concatenate(([0], breaks + 1))]
+    ends = found[np.concatenate((breaks, [found.size - 1]))] + 1
+    return tuple(zip(starts.tolist(), ends.tolist(), strict=True))

@@ -74,6 +74,28 @@ class Lives:
         out: Ids = (self._columns()[found].astype(np.int64) >> 2) - 1 + self._base
         return out
 
+    def copy(self) -> Lives:
+        other = Lives(self.size, self._limit)
+        other._base = self._base
+        if self._since is not None:
+            other._since, other._reborn = self._since.copy(), self._reborn.copy()
+        return other
+
+    def stamps(self) -> tuple[Ids, Ids, Ids] | None:
+        """For each block the stamp of its latest alloc, free or touch, which of them it was, and the stamp of the
+        free that its latest alloc ended. `None` if nothing was ever said of the pool.
+        """
+        if self._since is None:
+            return None
+        since = self._since.astype(np.int64)
+        reborn = self._reborn.astype(np.int64)
+        base = self._base
+        return (
+            np.where(since > 3, (since >> 2) + base, 0),
+            since & 3,
+            np.where(reborn > 0, reborn + base, 0),
+        )
+
     def nbytes(self) -> int:
         columns = (self._since, self._reborn)
         return sum(column.nbytes for column in columns if column is not None)
@@ -115,6 +137,11 @@ class Marks:
             return np.ones(len(found), np.bool_)
         fresh: npt.NDArray[np.bool_] = (self._bits[found >> 3] >> (found & 7).astype(np.uint8)) & 1 == 0
         return fresh
+
+    def copy(self) -> Marks:
+        other = Marks(self._size)
+        other._bits = None if self._bits is None else self._bits.copy()
+        return other
 
     def mark(self, found: Ids) -> None:
         if self._bits is None:

@@ -68,6 +68,12 @@ class Online:
         """Raises nothing for any legal op; blocks must be within their pool (the reader sees to it)."""
         return self._rules[type(what)](op, what) or []
 
+    def add_pool(self, name: str, size: int) -> None:
+        """A pool that appears while the engine runs."""
+        self.shadows[name] = Shadow(size)
+        self.lives[name] = Lives(size)
+        self.findings.add_pool(name, size)
+
     # ── accesses ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _access(self, op: int, what: Access) -> list[Hazard] | None:

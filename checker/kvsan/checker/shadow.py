@@ -107,6 +107,13 @@ class Shadow:
         for part in at:
             self.write[part] = word
 
+    def copy(self) -> Shadow:
+        """The columns; enough to look at, not to go on from."""
+        other = Shadow(0)
+        other.size, other.write = self.size, self.write.copy()
+        other.read = {lane: column.copy() for lane, column in self.read.items()}
+        return other
+
     def touched(self) -> int:
         """How many blocks were accessed at all."""
         seen = self.write != 0

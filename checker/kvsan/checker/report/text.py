@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from kvsan.checker.coverage import Coverage
 from kvsan.checker.judge import Report
 from kvsan.checker.report.page import Page, clean, count, short
 from kvsan.model.hazard import Hazard, Kind, Site
@@ -34,6 +35,7 @@ def render(report: Report, width: int, *, colour: bool = False) -> str:
     )
     for why in getattr(report.verdict, "why", ()):
         page.line(f"not seen: {why}", 2)
+    _ledger(page, seen)
     if report.hazards:
         _hazards(page, report)
     if report.notes:
@@ -50,6 +52,19 @@ def render(report: Report, width: int, *, colour: bool = False) -> str:
         for warned in report.warnings:
             page.line(f"{warned.kind}: {warned}", 4)
     return str(page)
+
+
+def _ledger(page: Page, seen: Coverage) -> None:
+    """What the trace says of its hooks, if it says anything: a verdict is worth what was hooked."""
+    fired = [f"{name} {number:,}" for name, number in seen.hooks.items() if number]
+    silent = [name for name, number in seen.hooks.items() if not number]
+    if fired:
+        page.line("hooks that fired: " + ", ".join(fired), 2)
+    if silent:
+        page.line("hooks that never fired: " + ", ".join(silent), 2)
+    if any(seen.unseen.values()):
+        copies, edges = seen.unseen.get("copies", 0), seen.unseen.get("edges", 0)
+        page.line(f"unseen: {count(copies, 'copy', 'copies')}, {count(edges, 'edge')}", 2)
 
 
 def _hazards(page: Page, report: Report) -> None:

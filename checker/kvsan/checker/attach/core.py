@@ -1,0 +1,219 @@
+"""Inside the recorder: names, sinks, the lock, op numbers, and what happens when kvsan itself fails.
+
+`recorder.Recorder` adds a method for each op. Here is what all of them share, and what a session does with it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from os import getpid
+from typing import Protocol
+
+from kvsan.checker.attach.around import Guard
+from kvsan.checker.attach.ledger import Ledger
+from kvsan.checker.attach.names import Events, Streams, Threads
+from kvsan.checker.attach.regions import Regions
+from kvsan.model.ops import Drop, Op, Stream, StreamKind, Sync
+
+
+class Sink(Protocol):
+    """Takes what the recorder logs, always under the recorder's lock, ops in line order."""
+
+    def pool(self, name: str, blocks: int) -> None: ...
+
+    def stream(self, name: str, stream: Stream) -> None: ...
+
+    def take(self, index: int, op: Op) -> None:
+        """Op number `index`. May raise `KvsanHazard` once it has taken it."""
+
+    def hold(self, index: int, op: Sync) -> None:
+        """A blocking call was entered: its line stands here, and whether it counts is said later."""
+
+    def settle(self, index: int, op: Op) -> None:
+        """What line `index` became: the op that was held, or one that orders nothing because the call failed."""
+
+
+class Core:
+    """What the recorder is besides its ops. `prefix` is put before every name made here, so that logs of several
+    processes differ.
+    """
+
+    def __init__(
+        self,
+        sinks: Iterable[Sink] = (),
+        *,
+        prefix: str = "",
+        on_fault: Callable[[str, BaseException], None] | None = None,
+        clock: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self.lock = threading.RLock()
+        self.on = True
+        self.ledger = Ledger()
+        self.pools: dict[str, int] = {}
+        self.regions = Regions()
+        """Where registered pools lie in memory."""
+        self.attachments: dict[str, object] = {}
+        """What is hooked, by name: an attachment is installed once."""
+        self.prefix = prefix
+        self.fault_text: str | None = None
+        self._sinks: tuple[Sink, ...] = tuple(sinks)
+        self._threads = Threads(prefix)
+        self._events = Events(prefix)
+        self._streams = Streams(prefix, self._declare)
+        self._on_fault = on_fault
+        self._clock = clock
+        self.streams_gone = 0
+        self._count = 0
+        self._tokens = 0
+
+    # ── what there is ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def pool(self, name: str, blocks: int) -> None:
+        """A pool of `blocks` blocks. Again with the same size: nothing; with a larger one: an error."""
+        with self.guard("pool"), self.lock:
+            known = self.pools.get(name)
+            if known == blocks or not self.on:
+                return
+            if known is not None:
+                raise ValueError(f"pool {name} has {known} blocks; it was registered again with {blocks}")
+            self.pools[name] = blocks
+            for sink in self._sinks:
+                sink.pool(name, blocks)
+
+    def stream(self, device: int | str, handle: int, *, name: str | None = None, kind: StreamKind | None = None) -> str:
+        """The name of a stream. `name` and `kind` are heard the first time only; handle 0 is the legacy default
+        stream, 1 is it too, 2 the calling thread's default stream, others are non-blocking unless `kind` says more.
+        """
+        found = self._streams.find(device, handle)
+        if found is not None and name is None:
+            return found
+        with self.lock:
+            return self._streams.name(device, handle, name, kind, self._threads.name())
+
+    def find_stream(self, device: int | str, handle: int) -> str | None:
+        """The name of a stream that has one already."""
+        return self._streams.find(device, handle)
+
+    def stream_gone(self, device: int | str, handle: int) -> None:
+        """The stream was destroyed: the next one of that handle is another stream."""
+        with self.lock:
+            self._streams.gone(device, handle)
+            self.streams_gone += 1
+
+    def event(self, event: object) -> str:
+        """The name of an event: the same for the same Python object as long as it lives. A name is its own."""
+        return event if type(event) is str else self._events.name(event)
+
+    def thread(self) -> str:
+        """The name of the calling thread: `h0`, `h1`, … in order of appearance; never that of a dead one."""
+        return self._threads.name()
+
+    def fresh_token(self, what: str = "token") -> str:
+        """A name that no other token has, of this process or of another on this machine: tokens are not renamed when
+        logs are merged.
+        """
+        with self.lock:
+            self._tokens += 1
+            return f"{self.prefix}{what}{self._tokens}.{getpid()}"
+
+    def mark(self) -> int | None:
+        """The number of the latest op, for a later access's `planned`. `None` before the first."""
+        return self._count - 1 if self._count else None
+
+    @property
+    def ops(self) -> int:
+        """How many ops were logged."""
+        return self._count
+
+    # ── what could not be logged ──────────────────────────────────────────────────────────────────────────────────
+
+    def unseen(self, *, copies: int = 0, edges: int = 0, what: str = "") -> None:
+        """Copies into a pool or orders that were noticed and cannot be logged; `what` says which, once each."""
+        with self.lock:
+            self.ledger.unseen(copies, edges, what)
+
+    def guard(self, where: str) -> Guard:
+        """Around the code of a hook: a fault in it turns kvsan off; `KvsanHazard` goes through."""
+        return Guard(self, where)
+
+    def fault(self, where: str, error: BaseException) -> None:
+        """kvsan itself failed: it stops looking, for good, and says so."""
+        with self.lock:
+            if not self.on:
+                return
+            self.on = False
+            self.fault_text = f"kvsan turned itself off at op {self._count}: {type(error).__name__} in {where}: {error}"
+        if self._on_fault is not None:
+            self._on_fault(where, error)
+
+    # ── for the session ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def listen(self, sinks: Iterable[Sink]) -> None:
+        """Starts over with other sinks: ops from 0, names as they are. In a forked child the lock is a new one, since
+        the thread that held it is not there.
+        """
+        self.lock = threading.RLock()
+        self._sinks = tuple(sinks)
+        self._count = 0
+        self._events.take_dead()
+        self.ledger.restart()
+        for name, blocks in self.pools.items():
+            for sink in self._sinks:
+                sink.pool(name, blocks)
+        for name, stream in self._streams.known.items():
+            self._declare(name, stream)
+
+    @property
+    def streams(self) -> Mapping[str, Stream]:
+        """All streams that have a name."""
+        return self._streams.known
+
+    @property
+    def threads(self) -> Mapping[str, str]:
+        """Names of host threads and what Python calls them."""
+        return self._threads.names
+
+    # ── for `around` ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def now(self) -> int:
+        return self._clock()
+
+    def hold(self, op: Sync) -> int:
+        if self._events.dead:
+            self._drain()
+        index = self._count
+        self._count = index + 1
+        for sink in self._sinks:
+            sink.hold(index, op)
+        return index
+
+    def settle(self, index: int, op: Op) -> None:
+        for sink in self._sinks:
+            sink.settle(index, op)
+
+    # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _emit(self, op: Op) -> int:
+        """Under the lock."""
+        if self._events.dead:
+            self._drain()
+        index = self._count
+        self._count = index + 1
+        for sink in self._sinks:
+            sink.take(index, op)
+        return index
+
+    def _drain(self) -> None:
+        """Events whose Python objects are gone. Their weak references fire anywhere, so they are only noted there."""
+        by = self._threads.name()
+        for name in self._events.take_dead():
+            index = self._count
+            self._count = index + 1
+            for sink in self._sinks:
+                sink.take(index, Drop(by, name, self._clock()))
+
+    def _declare(self, name: str, stream: Stream) -> None:
+        for sink in self._sinks:
+            sink.stream(name, stream)

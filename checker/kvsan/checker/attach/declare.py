@@ -1,0 +1,97 @@
+"""What an engine says itself: `register_pool` and `access`. Without a session both do nothing and cost next to it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from kvsan.checker.attach.regions import Region
+from kvsan.checker.session import current
+from kvsan.model.ops import Source
+
+CURRENT = "current stream"
+
+
+def register_pool(tensor: Any, num_blocks: int, name: str, *, dim: int = 0) -> None:
+    """A pool of `num_blocks` blocks along dimension `dim` of a tensor. `None` for the tensor: a pool that has a name
+    and a size, whose accesses are declared and never derived.
+    """
+    session = current()
+    if session is None:
+        return
+    recorder = session.recorder
+    recorder.pool(name, num_blocks)
+    if tensor is not None:
+        with recorder.guard("register_pool"):
+            recorder.regions.add(Region.of(tensor, num_blocks, name, dim))
+
+
+@contextmanager
+def access(
+    label: str,
+    *,
+    reads: Mapping[str, Any] | None = None,
+    writes: Mapping[str, Any] | None = None,
+    on: Any = CURRENT,
+    order: Source = "stream",
+    batch: bool = False,
+    planned: int | None = None,
+    step: int | str | None = None,
+    owner: int | str | None = None,
+) -> Iterator[None]:
+    """The launches inside touch these blocks: pool → ids. The line stands after the last of them.
+
+    `on`: a stream's name, a stream of torch, `None` for the host itself, or the current stream of torch. It is logged
+    also if the body raises: part of it may have been launched. Inside, nothing is derived (`deriving`).
+    """
+    session = current()
+    if session is None or not session.recorder.on:
+        yield
+        return
+    recorder = session.recorder
+    calls: Any = recorder.attachments.get("torch")
+    site = _caller()
+    if calls is not None:
+        calls.here.declared += 1
+    try:
+        yield
+    finally:
+        if calls is not None:
+            calls.here.declared -= 1
+        with recorder.guard("access"):
+            name = _stream(recorder, calls, on)
+            recorder.access(
+                label,
+                on=name,
+                reads=reads,
+                writes=writes,
+                order=order,
+                batch=batch,
+                planned=planned,
+                step=step,
+                owner=owner,
+                site=site,
+            )
+
+
+def _stream(recorder: Any, calls: Any, on: Any) -> str | None:
+    if on is None:
+        return None
+    if type(on) is str:
+        if on != CURRENT:
+            return on
+        on = None
+    if calls is not None:
+        return str(calls.name(on))
+    from kvsan.checker.attach.torch.surface import stream_name
+
+    if on is None:
+        on = sys.modules["torch"].cuda.current_stream()
+    return stream_name(recorder, on)
+
+
+def _caller() -> str:
+    frame = sys._getframe(3)  # this, the generator, contextlib
+    return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"

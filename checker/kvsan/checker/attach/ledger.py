@@ -1,0 +1,124 @@
+"""The ledger: what was hooked, how often each hook fired, what was noticed and could not be logged.
+
+A verdict is worth what its ledger shows. Three things make one Incomplete: a hook without a target (`missing`), a hook
+that was expected to fire and did not, and copies that went unseen. Hooks that work as neighbours share a `group`: if
+one of a group fires, each expected one of it must. A group of which none fired is of an engine that was not run, and
+is no promise broken (a session in which nothing fired at all is Incomplete anyway: no access was logged).
+
+Not here: what an access covers. A hook that fires and logs the wrong blocks is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvsan.checker.trace.header import Expects, Unseen
+
+WORDS_KEPT = 32
+"""So many kinds of unseen things are named; beyond, they are counted."""
+
+
+@dataclass(slots=True)
+class Hook:
+    """One place in an engine. `version` is that of the engine, for the message when the place is not there."""
+
+    name: str
+    group: str
+    expected: bool
+    version: str = ""
+    count: int = 0
+    absent: str | None = None
+
+    def fired(self) -> None:
+        self.count += 1
+
+    def missing(self, why: str = "target not found") -> None:
+        """There was nothing to hook. Of a hook that is not expected it is a note, no promise broken."""
+        self.absent = why
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All hooks by name, and the unseen. Under the recorder's lock where threads share it; a lost count of `fired`
+    does no harm, since only "never" decides.
+    """
+
+    hooks: dict[str, Hook] = field(default_factory=dict)
+    copies: int = 0
+    edges: int = 0
+    words: dict[str, int] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    streams: set[str] = field(default_factory=set)
+
+    def hook(self, name: str, *, expected: bool = True, group: str | None = None, version: str = "") -> Hook:
+        """The hook of that name; made the first time it is asked for. Default group: the name up to its first dot."""
+        found = self.hooks.get(name)
+        if found is None:
+            found = self.hooks[name] = Hook(name, group or name.partition(".")[0], expected, version)
+        return found
+
+    def unseen(self, copies: int, edges: int, what: str = "") -> None:
+        self.copies += copies
+        self.edges += edges
+        if what and (what in self.words or len(self.words) < WORDS_KEPT):
+            self.words[what] = self.words.get(what, 0) + copies + edges
+
+    def note(self, text: str) -> None:
+        """A reason for Incomplete that is no hook's: a part that turned itself off, say."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def restart(self) -> None:
+        """A forked child counts from nothing; what was hooked stays hooked."""
+        for hook in self.hooks.values():
+            hook.count = 0
+        self.copies = self.edges = 0
+        self.words.clear()
+        self.notes.clear()
+
+    def expect_stream(self, name: str) -> None:
+        """This stream must carry an access."""
+        self.streams.add(name)
+
+    def live_groups(self) -> set[str]:
+        return {hook.group for hook in self.hooks.values() if hook.count}
+
+    def missing(self) -> Iterator[str]:
+        """Reasons for Incomplete that a trace's header cannot say by counts alone: a sentence each."""
+        live = self.live_groups()
+        for hook in self.hooks.values():
+            if hook.expected and hook.absent is not None and (hook.group in live or not live):
+                version = f" (version {hook.version})" if hook.version else ""
+                yield f"hook {hook.name} has no target{version}: {hook.absent}"
+        yield from self.notes
+
+    def expects(self) -> Expects:
+        """For the header: expected hooks of the groups that are in use, once each."""
+        live = self.live_groups()
+        due = {hook.name: 1 for hook in self.hooks.values() if hook.expected and hook.group in live}
+        return Expects(tuple(sorted(self.streams)), due)
+
+    def document(self) -> dict[str, Any]:
+        """For the JSON report."""
+        return {
+            "hooks": [
+                {
+                    "name": hook.name,
+                    "fired": hook.count,
+                    "expected": hook.expected,
+                    **({"missing": hook.absent} if hook.absent is not None else {}),
+                    **({"version": hook.version} if hook.version else {}),
+                }
+                for hook in self.hooks.values()
+            ],
+            "unseen": {"copies": self.copies, "edges": self.edges, "what": dict(self.words)},
+            "notes": list(self.notes),
+        }
+
+    def counts(self) -> Mapping[str, int]:
+        return {name: hook.count for name, hook in self.hooks.items()}
+
+    def unseen_counts(self) -> Unseen:
+        return Unseen(self.copies, self.edges)

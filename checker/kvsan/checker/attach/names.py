@@ -1,0 +1,156 @@
+"""Who is who: threads, streams and events as names that stay with one thing and never pass to another.
+
+A thread is known by a thread-local, not by its ident, which the system hands to the next thread. A stream is (device,
+handle) until it is destroyed. An event is a Python object: PyTorch makes the CUDA event at the first record, and two
+objects never share one, except through IPC, where the caller gives both the same name.
+
+Objects that have no weak references are held, up to `HELD` of them; one that is pushed out is forgotten, and if its
+engine records it again it gets a new name.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any, get_args
+
+from kvsan.model.ops import Stream, StreamKind
+
+HELD = 1 << 14
+MAX_THREADS = 1 << 12
+LEGACY, LEGACY_TOO, PER_THREAD = 0, 1, 2
+"""Handles of CUDA that stand for no stream of their own: `cudaStreamLegacy` is 0x1, `cudaStreamPerThread` 0x2."""
+
+_KINDS = get_args(StreamKind)
+
+
+class Threads:
+    """Names of host threads."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self.names: dict[str, str] = {}
+        """Our name → the name that Python knows the thread by."""
+
+    def name(self) -> str:
+        try:
+            found: str = self._local.name
+        except AttributeError:
+            found = self._meet()
+        return found
+
+    def call(self, name: str) -> None:
+        """From now on the calling thread has this name."""
+        with self._lock:
+            self.names[name] = threading.current_thread().name
+        self._local.name = name
+
+    def _meet(self) -> str:
+        with self._lock:
+            if len(self.names) >= MAX_THREADS:
+                raise OverflowError(f"more than {MAX_THREADS} host threads issued work")
+            name = f"{self._prefix}h{len(self.names)}"
+            self.names[name] = threading.current_thread().name
+        self._local.name = name
+        return name
+
+
+class Streams:
+    """Names of streams by (device, handle), and a generation for a handle that comes back."""
+
+    def __init__(self, prefix: str, declare: Callable[[str, Stream], None]) -> None:
+        self._prefix = prefix
+        self._declare = declare
+        self._by_handle: dict[Any, str] = {}
+        self.known: dict[str, Stream] = {}
+
+    def find(self, device: int | str, handle: int) -> str | None:
+        """The name, if that says enough: the per-thread default stream is another one in each thread."""
+        return self._by_handle.get((device, handle))
+
+    def name(self, device: int | str, handle: int, name: str | None, kind: StreamKind | None, thread: str) -> str:
+        key: Any = (device, LEGACY if handle == LEGACY_TOO else handle)
+        if handle == PER_THREAD:
+            key = (device, handle, thread)
+        found = self._by_handle.get(key)
+        if found is not None:
+            return found
+        if kind is None:
+            kind = "legacy" if key[1] == LEGACY else "per-thread" if handle == PER_THREAD else "nonblocking"
+        if kind not in _KINDS:
+            raise ValueError(f"{kind!r} is no kind of stream; accepted: {', '.join(_KINDS)}")
+        made = self._fresh(name or (f"default{device}" if kind in ("legacy", "per-thread") else f"s{len(self.known)}"))
+        self.known[made] = stream = Stream(device, kind)
+        self._by_handle[key] = made
+        if handle == LEGACY_TOO:
+            self._by_handle[(device, handle)] = made
+        self._declare(made, stream)
+        return made
+
+    def gone(self, device: int | str, handle: int) -> None:
+        self._by_handle.pop((device, handle), None)
+
+    def _fresh(self, wish: str) -> str:
+        name, number = self._prefix + wish, 2
+        while name in self.known:
+            name, number = f"{self._prefix}{wish}#{number}", number + 1
+        return name
+
+
+class Events:
+    """Names of events by object identity. `dead` collects the names of those that are gone (see `take_dead`)."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = prefix
+        self._serial = 0
+        self._names: dict[int, tuple[Any, str]] = {}  # id → (weak reference, name)
+        self._held: OrderedDict[int, tuple[Any, str]] = OrderedDict()
+        self.dead: deque[str] = deque()
+
+    def name(self, event: object) -> str:
+        found = self._names.get(id(event))
+        if found is not None and found[0]() is event:
+            return found[1]
+        held = self._held.get(id(event))
+        return held[1] if held is not None else self._meet(event)
+
+    def fresh(self) -> str:
+        """A name for an event that is no Python object here."""
+        self._serial += 1
+        return f"{self._prefix}e{self._serial}"
+
+    def call(self, event: object, name: str) -> None:
+        """Gives an event a name of the caller's (the other end of an IPC handle)."""
+        self._keep(event, name)
+
+    def take_dead(self) -> list[str]:
+        """Names of events whose objects are gone since the last call."""
+        out = []
+        while self.dead:
+            out.append(self.dead.popleft())
+        return out
+
+    def _meet(self, event: object) -> str:
+        name = self.fresh()
+        self._keep(event, name)
+        return name
+
+    def _keep(self, event: object, name: str) -> None:
+        key = id(event)
+
+        def gone(reference: Any) -> None:  # any thread, any moment: no lock, no log
+            found = self._names.get(key)
+            if found is not None and found[0] is reference:
+                del self._names[key]
+            self.dead.append(name)
+
+        try:
+            self._names[key] = (weakref.ref(event, gone), name)
+        except TypeError:
+            self._held[key] = (event, name)
+            if len(self._held) > HELD:
+                self.dead.append(self._held.popitem(last=False)[1][1])

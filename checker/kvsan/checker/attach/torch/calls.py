@@ -1,0 +1,294 @@
+"""Wraps the Python methods by which engines order work: record, wait, synchronise, query, and copies that block.
+
+Where a line stands (`TRACE.md`): a non-blocking call is made and logged under the recorder's lock; a blocking one is
+logged at its entry without it. Only the outermost wrapped call of a thread is logged: `Stream.wait_event` calls
+`Event.wait`, and the two are one wait. A call that raises is no line.
+
+`torch.Event` is a C type that cannot be changed; it is replaced by a subclass of itself, which `isinstance` does not
+tell apart. Events made before that, and whatever C++ code orders by itself, go by the wrappers: PyTorch's trace
+callbacks see those and count them as unseen edges (`crosscheck`).
+
+While a thread captures a CUDA graph, its calls order nothing outside: no lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kvsan.checker.attach.ledger import Hook
+from kvsan.checker.attach.patches import Patches
+from kvsan.checker.attach.recorder import Recorder
+from kvsan.checker.attach.torch.copies import TO_HOST, Copies
+from kvsan.checker.attach.torch.crosscheck import CrossCheck
+from kvsan.checker.attach.torch.here import Here
+from kvsan.checker.attach.torch.surface import Surface, stand_in, stream_name
+
+Function = Callable[..., Any]
+
+
+class Calls:
+    """The hooks, and the state that they share."""
+
+    def __init__(self, recorder: Recorder, surface: Surface, patches: Patches) -> None:
+        self.recorder = recorder
+        self.surface = surface
+        self.here = Here()
+        self._patches = patches
+        self._crosscheck = CrossCheck(self)
+
+    def install(self) -> None:
+        surface, patches = self.surface, self._patches
+        for owner, name in surface.replaced:
+            self._replace_class(owner, name)
+        for kind in surface.events:
+            self._event(kind)
+        for kind in surface.streams:
+            self._stream(kind)
+        for owner, name in surface.synchronize:
+            self._wrap(owner, name, self._device_sync, "synchronize")
+        for kind in surface.tensors:
+            self._tensor(kind)
+        for kind in surface.graphs:
+            patches.wrap(kind, "capture_begin", self._capture(1))
+            patches.wrap(kind, "capture_end", self._capture(-1))
+        if surface.graphs:
+            self._crosscheck.install()
+
+    def uninstall(self) -> None:
+        self._crosscheck.uninstall()
+        self._patches.undo()
+        self.recorder.attachments.pop("torch", None)
+
+    def name(self, stream: Any) -> str:
+        """The name of a stream, the current one for `None`."""
+        if stream is None:
+            stream = self.surface.current_stream()
+        return stream_name(self.recorder, stream, external=self.surface.external)
+
+    def safe_name(self, stream: Any) -> str | None:
+        """The same, where a fault must not keep the engine's call from being made."""
+        with self.recorder.guard("naming a stream"):
+            return self.name(stream)
+        return None
+
+    # ── what is wrapped ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _event(self, kind: Any) -> None:
+        self._wrap(kind, "record", self._record, "Event.record")
+        self._wrap(kind, "wait", self._wait, "Event.wait")
+        self._wrap(kind, "query", self._query, "Event.query")
+        self._wrap(kind, "synchronize", self._event_sync, "Event.synchronize")
+        self._wrap(kind, "elapsed_time", self._elapsed, "Event.elapsed_time")
+
+    def _stream(self, kind: Any) -> None:
+        self._wrap(kind, "wait_event", self._wait_event, "Stream.wait_event")
+        self._wrap(kind, "wait_stream", self._wait_stream, "Stream.wait_stream")
+        self._wrap(kind, "record_event", self._record_event, "Stream.record_event")
+        self._wrap(kind, "synchronize", self._stream_sync, "Stream.synchronize")
+        self._wrap(kind, "query", self._stream_query, "Stream.query")
+
+    def _tensor(self, kind: Any) -> None:
+        copies = Copies(self)
+        for name in TO_HOST:
+            self._wrap(kind, name, copies.to_host, "Tensor.item, cpu, …")
+        self._wrap(kind, "copy_", copies.copy_into, "Tensor.copy_")
+        self._wrap(kind, "to", copies.to, "Tensor.to")
+
+    def _wrap(self, owner: Any, name: str, make: Callable[[Function, Hook], Function], hook_name: str) -> None:
+        hook = self.recorder.ledger.hook(f"torch.{hook_name}", expected=False, version=self.surface.version)
+        self._patches.wrap(owner, name, lambda original: make(original, hook), hook)
+
+    def _replace_class(self, owner: Any, name: str) -> None:
+        """A subclass under the same name, which takes the original's instances for its own."""
+        original = getattr(owner, name)
+        try:
+            made = stand_in(original, name)
+        except TypeError as error:
+            self.recorder.ledger.hook(f"torch.{name}", expected=False).missing(str(error))
+            return
+        self._event(made)
+        self._patches.replace(owner, name, made)
+
+    # ── non-blocking: under the lock, call then line ──────────────────────────────────────────────────────────────
+
+    def quiet(self) -> bool:
+        return self.here.busy > 0 or not self.recorder.on
+
+    def _issue(self, hook: Hook, call: Callable[[], Any], log: Callable[[Any], None]) -> Any:
+        """The shape of a non-blocking call."""
+        recorder, here = self.recorder, self.here
+        with recorder.lock:
+            here.busy = 1
+            try:
+                result = call()
+            finally:
+                here.busy = 0
+            hook.count += 1
+            with recorder.guard(hook.name):
+                log(result)
+            return result
+
+    def _record(self, original: Function, hook: Hook) -> Function:
+        recorder, here = self.recorder, self.here
+
+        def record(event: Any, stream: Any = None) -> Any:
+            if here.busy or not recorder.on:
+                return original(event) if stream is None else original(event, stream)
+            with recorder.lock:
+                here.busy = 1
+                try:
+                    result = original(event) if stream is None else original(event, stream)
+                finally:
+                    here.busy = 0
+                hook.count += 1
+                try:
+                    recorder.record(self.name(stream), event)
+                except Exception as error:
+                    recorder.fault("record", error)
+            return result
+
+        return record
+
+    def _wait(self, original: Function, hook: Hook) -> Function:
+        recorder, here = self.recorder, self.here
+
+        def wait(event: Any, stream: Any = None) -> Any:
+            if here.busy or not recorder.on:
+                return original(event) if stream is None else original(event, stream)
+            with recorder.lock:
+                here.busy = 1
+                try:
+                    result = original(event) if stream is None else original(event, stream)
+                finally:
+                    here.busy = 0
+                hook.count += 1
+                try:
+                    recorder.wait(self.name(stream), event)
+                except Exception as error:
+                    recorder.fault("wait", error)
+            return result
+
+        return wait
+
+    def _query(self, original: Function, hook: Hook) -> Function:
+        recorder, here = self.recorder, self.here
+
+        def query(event: Any) -> Any:
+            if here.busy or not recorder.on:
+                return original(event)
+            with recorder.lock:
+                here.busy = 1
+                try:
+                    done = original(event)
+                finally:
+                    here.busy = 0
+                hook.count += 1
+                recorder.poll(event, bool(done))
+            return done
+
+        return query
+
+    def _elapsed(self, original: Function, hook: Hook) -> Function:
+        def elapsed_time(event: Any, end_event: Any) -> Any:
+            if self.quiet():
+                return original(event, end_event)
+
+            def log(_: Any) -> None:  # it answers only if both are done
+                for each in (event, end_event):
+                    self.recorder.poll(each, True)
+
+            return self._issue(hook, lambda: original(event, end_event), log)
+
+        return elapsed_time
+
+    def _wait_event(self, original: Function, hook: Hook) -> Function:
+        def wait_event(stream: Any, event: Any) -> Any:
+            if self.quiet():
+                return original(stream, event)
+            log = lambda _: self.recorder.wait(self.name(stream), event)  # noqa: E731
+            return self._issue(hook, lambda: original(stream, event), log)
+
+        return wait_event
+
+    def _record_event(self, original: Function, hook: Hook) -> Function:
+        def record_event(stream: Any, event: Any = None) -> Any:
+            if self.quiet():
+                return original(stream, event)
+            log = lambda made: self.recorder.record(self.name(stream), made)  # noqa: E731
+            return self._issue(hook, lambda: original(stream, event), log)
+
+        return record_event
+
+    def _wait_stream(self, original: Function, hook: Hook) -> Function:
+        def wait_stream(stream: Any, other: Any) -> Any:
+            if self.quiet():
+                return original(stream, other)
+            log = lambda _: self.recorder.wait_stream(self.name(stream), self.name(other))  # noqa: E731
+            return self._issue(hook, lambda: original(stream, other), log)
+
+        return wait_stream
+
+    def _stream_query(self, original: Function, hook: Hook) -> Function:
+        def query(stream: Any) -> Any:
+            if self.quiet():
+                return original(stream)
+
+            def log(done: Any) -> None:
+                if done:
+                    self.recorder.seen_done(stream=self.name(stream))
+
+            return self._issue(hook, lambda: original(stream), log)
+
+        return query
+
+    # ── blocking: the line at entry, no lock ──────────────────────────────────────────────────────────────────────
+
+    def block(self, hook: Hook, call: Callable[[], Any], **what: Any) -> Any:
+        here = self.here
+        hook.count += 1
+        with self.recorder.blocking(**what):
+            here.busy = 1
+            try:
+                return call()
+            finally:
+                here.busy = 0
+
+    def _event_sync(self, original: Function, hook: Hook) -> Function:
+        def synchronize(event: Any) -> Any:
+            if self.quiet():
+                return original(event)
+            return self.block(hook, lambda: original(event), event=event)
+
+        return synchronize
+
+    def _stream_sync(self, original: Function, hook: Hook) -> Function:
+        def synchronize(stream: Any) -> Any:
+            if self.quiet():
+                return original(stream)
+            return self.block(hook, lambda: original(stream), stream=self.safe_name(stream))
+
+        return synchronize
+
+    def _device_sync(self, original: Function, hook: Hook) -> Function:
+        def synchronize(device: Any = None) -> Any:
+            if not self.quiet():
+                with self.recorder.guard("synchronize"):
+                    which = self.surface.device_of(device)
+                if self.recorder.on:
+                    return self.block(hook, lambda: original(device), device=which)
+            return original(device)
+
+        return synchronize
+
+    def _capture(self, change: int) -> Callable[[Function], Function]:
+        def make(original: Function) -> Function:
+            def capture(graph: Any, *args: Any, **kwargs: Any) -> Any:
+                try:
+                    return original(graph, *args, **kwargs)
+                finally:
+                    self.here.busy = max(0, self.here.busy + change)
+
+            return capture
+
+        return make

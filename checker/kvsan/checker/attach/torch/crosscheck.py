@@ -1,0 +1,66 @@
+"""PyTorch's own trace callbacks as the ledger's cross-check: what went by the wrappers.
+
+`torch.cuda._gpu_trace` calls back for every record and wait that goes through PyTorch, whoever makes it. Where in the
+call it does so varies, and no lock can be held over call and line, so from there no line is logged: a record or a wait
+outside a wrapped call counts as an unseen edge. Synchronisation of a stream is the exception. It is called at the
+entry of the blocking call, which is where its line belongs (`TRACE.md`), and PyTorch's C++ blocks in many places that
+no wrapper reaches (`nonzero`, indexing with a mask): it becomes a `sync` of that stream on the current device.
+
+There is no way to disarm the callbacks once armed; after `uninstall` they do nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsan.checker.attach.torch.calls import Calls
+
+
+class CrossCheck:
+    """Counts. Nothing without a GPU build of torch."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+        self._on = False
+
+    def install(self) -> None:
+        hook = self._calls.recorder.ledger.hook("torch.gpu_trace", expected=False, version=self._calls.surface.version)
+        try:
+            import torch
+            from torch.cuda import _gpu_trace as trace
+
+            if not torch.cuda.is_available():
+                hook.missing("no GPU")
+                return
+            trace.register_callback_for_event_record(self.event_call)
+            trace.register_callback_for_event_wait(self.event_call)
+            trace.register_callback_for_stream_synchronization(self.stream_sync)
+            torch._C._activate_gpu_trace()
+        except (ImportError, AttributeError) as error:
+            hook.missing(str(error))
+            return
+        self._on = True
+
+    def uninstall(self) -> None:
+        self._on = False
+
+    def event_call(self, event: int, stream: int) -> None:
+        calls = self._calls
+        here = calls.here
+        if self._on and calls.recorder.on and not here.busy:
+            calls.recorder.unseen(edges=1, what="event record or wait that no wrapper saw")
+
+    def stream_sync(self, stream: int) -> None:
+        calls = self._calls
+        here = calls.here
+        if not self._on or not calls.recorder.on or here.busy:
+            return
+        with calls.recorder.guard("gpu_trace"):
+            calls.recorder.ledger.hook("torch.gpu_trace", expected=False).fired()
+            name = calls.recorder.stream(calls.surface.device_of(None), stream)
+            calls.recorder.seen_done(stream=name)
+
+    def arm(self) -> None:
+        """For tests: as if the callbacks had been registered."""
+        self._on = True

@@ -1,0 +1,139 @@
+"""What is hooked, as one value: the classes and functions of torch, or stand-ins of a few lines.
+
+The name of a stream comes from (device, handle). What kind it is: handle 0 is the legacy default stream of its device
+(torch's default stream), 2 the calling thread's own; PyTorch's pool streams are non-blocking; a stream from elsewhere
+(`ExternalStream`) is asked, through `cudaStreamGetFlags` of the runtime that is loaded. If that cannot be asked, it is
+taken as non-blocking and an unseen edge is counted, since it may be a blocking one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvsan.checker.attach.recorder import Recorder
+from kvsan.model.ops import StreamKind
+
+_NON_BLOCKING = 1
+_NAME = "_kvsan_name"
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """`modules` are where a name may be replaced: `(module, name)` of event classes that cannot be changed in place."""
+
+    events: Sequence[type] = ()
+    streams: Sequence[type] = ()
+    replaced: Sequence[tuple[Any, str]] = ()
+    synchronize: Sequence[tuple[Any, str]] = ()
+    tensors: Sequence[type] = ()
+    graphs: Sequence[type] = ()
+    current_stream: Callable[[], Any] = field(default=lambda: None)
+    device_of: Callable[[Any], Any] = field(default=lambda device: 0 if device is None else device)
+    on_device: Callable[[Any], bool] = field(default=lambda tensor: False)
+    external: tuple[type, ...] = ()
+    version: str = ""
+
+
+def torch_surface() -> Surface:
+    """The torch that is installed."""
+    import torch
+
+    cuda = torch.cuda
+
+    def device_of(device: Any) -> Any:
+        if device is None:
+            return cuda.current_device()
+        if isinstance(device, int):
+            return device
+        index: int | None = torch.device(device).index
+        return cuda.current_device() if index is None else index
+
+    return Surface(
+        events=(cuda.Event,),
+        streams=(cuda.Stream,),
+        replaced=((torch, "Event"),) if hasattr(torch, "Event") else (),
+        synchronize=((cuda, "synchronize"),),
+        tensors=(torch.Tensor,),
+        graphs=(cuda.CUDAGraph,) if hasattr(cuda, "CUDAGraph") else (),
+        current_stream=cuda.current_stream,
+        device_of=device_of,
+        on_device=lambda tensor: bool(tensor.is_cuda),
+        external=(cuda.ExternalStream,),
+        version=str(torch.__version__),
+    )
+
+
+def stand_in(original: Any, name: str) -> Any:
+    """A subclass that can be changed where the original cannot, and that takes the original's instances for its own.
+    Raises `TypeError` if the original cannot have subclasses.
+    """
+
+    class Meta(type(original)):  # type: ignore[misc]
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, original)
+
+        def __subclasscheck__(cls, other: type) -> bool:
+            return issubclass(other, original)
+
+    return Meta(name, (original,), {"__module__": original.__module__, "__doc__": original.__doc__})
+
+
+def identity(stream: Any) -> tuple[Any, int]:
+    """(device, handle) of a `torch.cuda.Stream`, a `torch.Stream` or a stand-in."""
+    handle = getattr(stream, "cuda_stream", None)
+    if handle is None:
+        handle = getattr(stream, "native_handle", None)
+    if handle is None:
+        handle = stream.stream_id
+    index = getattr(stream, "device_index", None)
+    if index is None:
+        device = stream.device
+        index = getattr(device, "index", device)
+    return index or 0, int(handle)
+
+
+def stream_name(
+    recorder: Recorder, stream: Any, name: str | None = None, *, external: tuple[type, ...] | None = None
+) -> str:
+    """The recorder's name for a stream object; `name` is heard the first time. It is kept on the object if that lets
+    it, for as long as no stream has been destroyed.
+    """
+    kept = getattr(stream, _NAME, None)
+    if kept is not None and kept[0] is recorder and kept[1] == recorder.streams_gone:
+        return str(kept[2])
+    device, handle = identity(stream)
+    found = recorder.find_stream(device, handle)
+    if found is not None:
+        with contextlib.suppress(AttributeError, TypeError):
+            setattr(stream, _NAME, (recorder, recorder.streams_gone, found))
+        return found
+    kind: StreamKind | None = None
+    if external is None:
+        torch = sys.modules.get("torch")
+        external = (torch.cuda.ExternalStream,) if torch is not None else ()
+    if external and isinstance(stream, external) and handle > 2:
+        flags = _flags(handle)
+        if flags is None:
+            recorder.unseen(edges=1, what="external stream whose kind cannot be asked")
+        else:
+            kind = "nonblocking" if flags & _NON_BLOCKING else "blocking"
+    return recorder.stream(device, handle, name=name, kind=kind)
+
+
+def _flags(handle: int) -> int | None:
+    """The flags of a stream, asked of the CUDA runtime that this process has loaded."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            paths = {line.split(maxsplit=5)[5].strip() for line in maps if "libcudart" in line}
+        for path in paths:
+            flags = ctypes.c_uint()
+            if ctypes.CDLL(path).cudaStreamGetFlags(ctypes.c_void_p(handle), ctypes.byref(flags)) == 0:
+                return int(flags.value)
+    except (OSError, AttributeError, IndexError):
+        return None
+    return None

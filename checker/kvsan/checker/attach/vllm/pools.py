@@ -1,0 +1,99 @@
+"""Lives of blocks: `BlockPool.get_new_blocks`, `free_blocks` and `touch` of the pools that were registered.
+
+GPU and CPU pools are objects of one class, told apart by who owns them (`scheduler` and `simple` say `mark`). A block
+is free when its last reference goes, which is when a line is written; blocks that keep a reference get none. The null
+block never has a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import ModuleType
+from typing import Any
+
+from kvsan.checker.attach.vllm.engine import Engine
+
+MARK = "_kvsan_pools"
+
+
+def mark(engine: Engine, block_pool: Any, pools: Sequence[str]) -> None:
+    """From now on the lives of this `BlockPool`'s blocks are lines of these pools."""
+    blocks = int(block_pool.num_gpu_blocks)
+    for pool in pools:
+        engine.register(pool, blocks)
+    setattr(block_pool, MARK, tuple(pools))
+
+
+def install(engine: Engine) -> None:
+    engine.when("vllm.v1.core.block_pool", lambda module: _install(engine, module))
+
+
+def _install(engine: Engine, module: ModuleType) -> None:
+    recorder = engine.recorder
+    pool_class = getattr(module, "BlockPool", None)
+    alloc, free = engine.hook("vllm.alloc"), engine.hook("vllm.free")
+    touch = engine.hook("vllm.touch", expected=False)
+
+    def get_new_blocks(original: Any) -> Any:
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            found = original(self, *args, **kwargs)
+            pools = getattr(self, MARK, None)
+            if pools and recorder.on:
+                alloc.fired()
+                with recorder.guard("vllm.alloc"):
+                    ids = [block.block_id for block in found]
+                    for pool in pools:
+                        recorder.alloc(pool, ids)
+            return found
+
+        return wrapper
+
+    def free_blocks(original: Any) -> Any:
+        def wrapper(self: Any, ordered_blocks: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+            pools = getattr(self, MARK, None)
+            if not pools or not recorder.on:
+                return original(self, ordered_blocks, *args, **kwargs)
+            free.fired()
+            blocks = list(ordered_blocks)  # often a generator, and most often of nothing
+            done = original(self, blocks, *args, **kwargs)
+            if blocks:
+                with recorder.guard("vllm.free"):
+                    ids = [block.block_id for block in blocks if block.ref_cnt == 0 and not block.is_null]
+                    if ids:
+                        for pool in pools:
+                            recorder.free(pool, ids)
+            return done
+
+        return wrapper
+
+    def touch_blocks(original: Any) -> Any:
+        def wrapper(self: Any, blocks: Any, *args: Any, **kwargs: Any) -> Any:
+            pools = getattr(self, MARK, None)
+            ids: list[int] = []
+            if pools and recorder.on:
+                with recorder.guard("vllm.touch"):
+                    blocks = blocks if isinstance(blocks, Sequence) else list(blocks)
+                    flat = blocks if blocks and hasattr(blocks[0], "ref_cnt") else _flat(blocks)
+                    ids = [block.block_id for block in flat if block.ref_cnt == 0 and not block.is_null]
+            done = original(self, blocks, *args, **kwargs)
+            if ids and pools:
+                with recorder.guard("vllm.touch"):
+                    touch.fired()
+                    for pool in pools:
+                        recorder.touch(pool, ids)
+            return done
+
+        return wrapper
+
+    engine.wrap(pool_class, "get_new_blocks", get_new_blocks, alloc)
+    engine.wrap(pool_class, "free_blocks", free_blocks, free)
+    engine.wrap(pool_class, "touch", touch_blocks, touch)
+
+
+def _flat(blocks: Any) -> Iterable[Any]:
+    """Blocks, or as in older versions a sequence of them for each group."""
+    for part in blocks:
+        if hasattr(part, "ref_cnt"):
+            yield part
+        else:
+            yield from part

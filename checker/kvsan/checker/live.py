@@ -1,0 +1,150 @@
+"""The checker as a sink: feeds a running engine's ops to `Online`, counts what it sees, keeps what it finds.
+
+Memory is bounded by blocks, streams, threads, live events and kinds of finding, never by the number of ops. Findings
+that have the same kind, pool, and the same two places (label, stream, code site) are one `Finding`: it is reported
+once, with the first hazard in full, and counted.
+
+`KvsanHazard` is what `halt_on_error` raises in the engine's thread, after all sinks have taken the op.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kvsan.checker.clocks import Vector
+from kvsan.checker.coverage import Coverage
+from kvsan.checker.online import Online
+from kvsan.checker.suppressions import Suppression, Suppressions, properties
+from kvsan.model.hazard import Hazard
+from kvsan.model.ops import Access, Op, Stream, Sync
+
+MAX_FINDINGS = 1 << 12
+"""Distinct findings that are kept apart; more are counted under the last."""
+
+
+class KvsanHazard(RuntimeError):  # noqa: N818 - a finding, not an error of kvsan
+    """A hazard, raised where its later access was issued. The message is the report in words."""
+
+    def __init__(self, hazard: Hazard, text: str) -> None:
+        super().__init__(text)
+        self.hazard = hazard
+
+
+@dataclass(slots=True)
+class Finding:
+    """All hazards of one sort: the first in full (the first with reuse, if one has), and how many blocks and ops."""
+
+    hazard: Hazard
+    blocks: int = 0
+    ops: int = 0
+    suppressed: Suppression | None = None
+
+
+class BySite:
+    """Hazards by site pair."""
+
+    def __init__(self, suppressions: Suppressions | None = None) -> None:
+        self.suppressions = suppressions or Suppressions()
+        self._found: dict[tuple[str, ...], Finding] = {}
+
+    def add(self, hazard: Hazard) -> Finding | None:
+        """The finding, if it is new and not suppressed."""
+        key = tuple(properties(hazard).values())
+        found = self._found.get(key)
+        fresh = found is None
+        if found is None:
+            if len(self._found) >= MAX_FINDINGS:
+                found, fresh = next(reversed(self._found.values())), False
+            else:
+                found = self._found[key] = Finding(hazard, suppressed=self.suppressions.find(hazard))
+        elif hazard.reuse and not found.hazard.reuse:
+            found.hazard = hazard
+        found.blocks += len(hazard.blocks)
+        found.ops += 1
+        if found.suppressed is not None:
+            found.suppressed.used += len(hazard.blocks)
+            return None
+        return found if fresh else None
+
+    def real(self) -> list[Finding]:
+        return [found for found in self._found.values() if found.suppressed is None]
+
+    def suppressed(self) -> list[Finding]:
+        return [found for found in self._found.values() if found.suppressed is not None]
+
+
+class LiveCheck:
+    """A `Sink`. `report` is called with the new findings of an op and may raise `KvsanHazard`."""
+
+    def __init__(
+        self,
+        report: Callable[[list[Finding]], None],
+        suppressions: Suppressions | None = None,
+        *,
+        assume_stream_order: bool = False,
+    ) -> None:
+        self.online = Online({}, attached=True, assume_stream_order=assume_stream_order)
+        self.findings = BySite(suppressions)
+        self._report = report
+        self._counts: dict[tuple[type, str, str | None], int] = {}
+        self._held: dict[int, Vector] = {}
+
+    def pool(self, name: str, blocks: int) -> None:
+        self.online.add_pool(name, blocks)
+
+    def stream(self, name: str, stream: Stream) -> None:
+        self.online.clocks.declare(name, stream)
+
+    def take(self, index: int, op: Op) -> None:
+        self._note(op)
+        found = self.online.feed(index, op)
+        if found:
+            fresh = [finding for hazard in found if (finding := self.findings.add(hazard)) is not None]
+            if fresh:
+                self._report(fresh)
+
+    def hold(self, index: int, op: Sync) -> None:
+        """In force at once: until it is settled the thread issues nothing."""
+        self._held[index] = self.online.clocks.knowledge(op.by)
+        self.online.feed(index, op)
+
+    def settle(self, index: int, op: Op) -> None:
+        before = self._held.pop(index)
+        if not isinstance(op, Sync):
+            self.online.clocks.unlearn(op.by, before)
+        self._note(op)
+
+    def holding(self) -> bool:
+        return bool(self._held)
+
+    def _note(self, op: Op) -> None:
+        key = (type(op), op.by, getattr(op, "on", None))
+        counts = self._counts
+        counts[key] = counts.get(key, 0) + 1
+
+    def coverage(self) -> Coverage:
+        """What was seen so far."""
+        seen = Coverage(start="attached", pools=self.online.touched())
+        for (kind, by, on), count in self._counts.items():
+            seen.ops[kind.__name__] += count
+            seen.threads[by] += count
+            if kind is Access:  # the recorder logs none that names no block
+                seen.touching[on] += count
+            if on is not None:
+                seen.streams.setdefault(on, Counter())[kind.__name__] += count
+        return seen
+
+
+def totals(findings: list[Finding]) -> list[Mapping[str, Any]]:
+    """As in `kvsan check`'s report: blocks by kind, pool and the two labels."""
+    counts: Counter[tuple[str, str, str | None, str | None]] = Counter()
+    for found in findings:
+        h = found.hazard
+        counts[(h.kind.value, h.pool, h.earlier.label, h.later.label)] += found.blocks
+    return [
+        {"kind": kind, "pool": pool, "earlier": earlier, "later": later, "pairs": pairs}
+        for (kind, pool, earlier, later), pairs in sorted(counts.items(), key=lambda item: (-item[1], str(item[0])))
+    ]

@@ -1,0 +1,77 @@
+"""Small things a session needs of the process: where it writes, how it ends, what SIGTERM does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+
+def own_path(path: str) -> str:
+    """`%p` is the process id. Without it the first process has the path as it is, others their id in its name."""
+    pid = str(os.getpid())
+    if "%p" in path:
+        return path.replace("%p", pid)
+    if os.environ.get("KVSAN_FIRST_PROCESS", pid) == pid:
+        return path
+    where = Path(path)
+    name, dot, suffix = where.name.partition(".")
+    return str(where.with_name(f"{name}.{pid}{dot}{suffix}"))
+
+
+class Log:
+    """Where reports go. Never raises: a closed stderr is no reason to stop a server."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def say(self, text: str) -> None:
+        try:
+            if self._path in ("stderr", "stdout"):
+                out: Any = getattr(sys, self._path)
+                out.write(text + "\n")
+                out.flush()
+                return
+            with open(own_path(self._path), "a", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except Exception:
+            if self._path != "stderr":
+                self._path = "stderr"
+                self.say(text)
+
+
+class LastWord:
+    """Sets the exit status when the interpreter takes its modules apart, after every exit handler and flush.
+
+    `os._exit` in an exit handler would keep those that were registered earlier from running.
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+        self._exit = os._exit
+
+    def __del__(self) -> None:
+        if self.status:
+            self._exit(self.status)
+
+
+def on_sigterm(act: Callable[[], None]) -> None:
+    """Runs `act` on SIGTERM, then what was to happen before. Nothing if this is not the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    before = signal.getsignal(signal.SIGTERM)
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        act()
+        if callable(before):
+            before(number, frame)
+        elif before == signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, handler)

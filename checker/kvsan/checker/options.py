@@ -1,0 +1,142 @@
+"""`KVSAN_OPTIONS`: how a debug session is told what to do, in the manner of the sanitizers.
+
+`key=value:key=value`; a value that holds a colon stands in quotes. An unknown key or a value of the wrong sort is an
+error that lists what is known, never a default: an option that is misspelt and ignored is how a check is switched off
+by accident.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+
+SWITCH, OPTIONS = "KVSAN", "KVSAN_OPTIONS"
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+
+
+class OptionsError(ValueError):
+    """An option that cannot be understood. The text is one line: what is wrong, what is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What each is for stands in `HELP`. `%p` in a path is the process id, `%n` the number of the incident."""
+
+    halt_on_error: bool = False
+    exitcode: int = 66
+    incomplete_exitcode: int = 0
+    log_path: str = "stderr"
+    suppressions: str = ""
+    trace: str = ""
+    report: str = ""
+    check: bool = True
+    assume_stream_order: bool = False
+    incident: float = 10.0
+    incident_mb: int = 64
+    incident_path: str = "kvsan-incident-%p-%n.jsonl.gz"
+    max_incidents: int = 4
+    max_reports: int = 20
+    handle_sigterm: bool = True
+
+
+HELP = {
+    "halt_on_error": "raise KvsanHazard in the engine's thread at the first hazard",
+    "exitcode": "exit status of a process with hazards; 0 leaves the status alone",
+    "incomplete_exitcode": "exit status of a process whose verdict is Incomplete; 0 leaves it alone",
+    "log_path": "where reports go: stderr, stdout or a path",
+    "suppressions": "a file of hazards that are known, each with a reason",
+    "trace": "write every op to this file, .jsonl or .jsonl.gz",
+    "report": "write the summary as JSON to this file",
+    "check": "check while the engine runs; 0 with trace= only records",
+    "assume_stream_order": "take source order `any` as `stream`",
+    "incident": "seconds of ops that are kept and written when a hazard is found; 0 for none",
+    "incident_mb": "megabytes that those ops may take",
+    "incident_path": "where incidents are written",
+    "max_incidents": "so many incidents are written at most",
+    "max_reports": "so many reports are printed at most; the rest are counted",
+    "handle_sigterm": "print the summary on SIGTERM, then do what was done before",
+}
+
+
+def parse(text: str) -> Options:
+    """Reads the value of `KVSAN_OPTIONS`. Raises `OptionsError`."""
+    given: dict[str, object] = {}
+    defaults = Options()
+    for part in _split(text):
+        key, equals, value = part.partition("=")
+        if key not in HELP:
+            near = get_close_matches(key, HELP, 1, 0.6)
+            meant = f': is "{near[0]}" meant?' if near else ""
+            raise OptionsError(f'{OPTIONS} has unknown key "{key}"{meant}; accepted: {", ".join(HELP)}')
+        if not equals:
+            raise OptionsError(f'{OPTIONS} has "{key}" without a value; accepted: {key}=…')
+        if key in given:
+            raise OptionsError(f'{OPTIONS} has "{key}" twice; accepted: each key once')
+        given[key] = _value(key, value, getattr(defaults, key))
+    return Options(**given)  # type: ignore[arg-type]
+
+
+def switched_on(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether `KVSAN` asks for a session. Raises `OptionsError` for a value that says neither yes nor no."""
+    value = (os.environ if environment is None else environment).get(SWITCH, "").strip().lower()
+    if value in _TRUE:
+        return True
+    if value in _FALSE:
+        return False
+    raise OptionsError(f'{SWITCH} is "{value}"; accepted: 1 or 0')
+
+
+def from_environment(environment: Mapping[str, str] | None = None) -> Options:
+    return parse((os.environ if environment is None else environment).get(OPTIONS, ""))
+
+
+def shown(options: Options) -> str:
+    """What differs from the defaults, as it would be written."""
+    default = Options()
+    parts = []
+    for item in fields(Options):
+        value = getattr(options, item.name)
+        if value != getattr(default, item.name):
+            parts.append(f"{item.name}={int(value) if isinstance(value, bool) else value}")
+    return ":".join(parts)
+
+
+def _value(key: str, value: str, default: object) -> object:
+    low = value.strip().lower()
+    if isinstance(default, bool):
+        if low in _TRUE or low in _FALSE[1:]:
+            return low in _TRUE
+        raise OptionsError(f'{OPTIONS} has {key}="{value}"; accepted: 0 or 1')
+    if isinstance(default, int | float):
+        try:
+            number = type(default)(low)
+        except ValueError:
+            number = type(default)(-1)
+        top = 255 if key.endswith("exitcode") else 1e9
+        if not 0 <= number <= top:
+            what = "an exit status from 0 to 255" if top == 255 else "a number from 0"
+            raise OptionsError(f'{OPTIONS} has {key}="{value}"; accepted: {what}')
+        return number
+    if not value:
+        raise OptionsError(f'{OPTIONS} has "{key}" without a value; accepted: {key}=…')
+    return value
+
+
+def _split(text: str) -> list[str]:
+    """At colons, but not within quotes; the quotes go."""
+    parts, part, quote = [], "", ""
+    for char in text.strip():
+        if quote:
+            quote, part = ("", part) if char == quote else (quote, part + char)
+        elif char in "'\"":
+            quote = char
+        elif char == ":":
+            parts.append(part)
+            part = ""
+        else:
+            part += char
+    if quote:
+        raise OptionsError(f"{OPTIONS} has a quote that is not closed; accepted: key=value:key='a value with :'")
+    return [part.strip() for part in (*parts, part) if part.strip()]

@@ -1,0 +1,279 @@
+"""The switch and its manners: `KVSAN=1` starts a session, `KVSAN_OPTIONS` tells it what to do (`options.py`).
+
+    from kvsan.checker import session
+    session.start_if_asked()          # what a plugin calls; does nothing without KVSAN=1
+    debug = session.start(Options())  # or from code; the second call gives the first one's session
+
+One line at the start; each new sort of hazard as it is found; a summary with the ledger at exit and on SIGTERM. A
+process with hazards ends with status `exitcode`, set at the very end of the interpreter so that every other exit
+handler has run. A fault inside turns the session off, says so at once, and makes the verdict Incomplete; the engine
+goes on. A forked child starts over with its own log: `%p` in a path is the process id, and without it every process
+but the first puts its id before the suffix.
+
+Relies on: attachments that undo themselves through `on_close`. Does not cover: a process that ends by `os._exit` or
+SIGKILL (no summary; the trace reads to its last flush and is not Clean), signals other than SIGTERM.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+
+from kvsan.checker import options as opts
+from kvsan.checker import suppressions as known
+from kvsan.checker.attach.recorder import Recorder, Sink
+from kvsan.checker.incident import Ring
+from kvsan.checker.live import Finding, KvsanHazard, LiveCheck
+from kvsan.checker.manners import LastWord, Log, on_sigterm, own_path
+from kvsan.checker.options import Options
+from kvsan.checker.report import session as words
+from kvsan.checker.summary import Summary, header_of, summarise
+from kvsan.checker.suppressions import Suppressions
+from kvsan.checker.tracefile import TraceFile
+
+__all__ = ["KvsanHazard", "Options", "Session", "current", "start", "start_if_asked"]
+
+
+class Session:
+    """One process's debug session. `start` makes the one that the process reports on; tests make their own."""
+
+    def __init__(self, options: Options | None = None, *, suppressions: Suppressions | None = None) -> None:
+        self.options = options or Options()
+        self.recorder = Recorder(on_fault=self._on_fault)
+        self.about: dict[str, Any] = {}
+        """Provenance for the header: engine, version, device."""
+        self.check: LiveCheck | None = None
+        self.log = Log(self.options.log_path)
+        self._suppressions = suppressions or (
+            known.read(self.options.suppressions) if self.options.suppressions else Suppressions()
+        )
+        self._closers: list[Callable[[], None]] = []
+        self._forked = False
+        self._listen()
+
+    def _listen(self) -> None:
+        """Fresh sinks: at the start, and in a forked child."""
+        given = self.options
+        self.pid = os.getpid()
+        self.incidents: list[str] = []
+        self._printed = 0
+        self._closed = False
+        self._said: tuple[int, int] | None = None
+        self._writers: list[threading.Thread] = []
+        sinks: list[Sink] = []
+        self._trace = TraceFile(own_path(given.trace), self._header) if given.trace else None
+        if self._trace is not None:
+            sinks.append(self._trace)
+        self._ring = None
+        self.check = None
+        if given.check:
+            self.check = LiveCheck(self._report, self._suppressions, assume_stream_order=given.assume_stream_order)
+            if given.incident:
+                self._ring = Ring(self.check, given.incident, given.incident_mb)
+                sinks.append(self._ring)
+            sinks.append(self.check)
+        self.recorder.listen(sinks)
+
+    # ── what an attachment uses ───────────────────────────────────────────────────────────────────────────────────
+
+    def on_close(self, undo: Callable[[], None]) -> None:
+        """Called once at the end: puts an engine's functions back."""
+        self._closers.append(undo)
+
+    def summary(self) -> Summary:
+        with self.recorder.lock:
+            name = f"process {self.pid}"
+            return summarise(self.recorder, self.check, name, self.incidents, inherited=self._forked)
+
+    def close(self) -> Summary:
+        """Ends the session: nothing is hooked any more, files are closed. Again: the same summary."""
+        if not self._closed:
+            self._closed = True
+            for undo in reversed(self._closers):
+                with self.recorder.guard("taking hooks away"):
+                    undo()
+            self._closers.clear()
+            with self.recorder.lock, self.recorder.guard("closing the trace"):
+                if self._trace is not None:
+                    self._trace.close(whole=self.recorder.on)
+            for writer in self._writers:
+                writer.join(60)
+            self.recorder.on = False
+        return self.summary()
+
+    # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def banner(self) -> None:
+        given = opts.shown(self.options)
+        more = f" ({given})" if given else ""
+        self.log.say(f"kvsan {version('kvsan')}: watching stream order on KV blocks in process {self.pid}{more}")
+
+    def say_summary(self) -> None:
+        """Prints the summary, if it has changed since it was last printed."""
+        seen = self.summary()
+        state = (seen.ops, sum(found.blocks for found in seen.findings))
+        if state == self._said:
+            return
+        self._said = state
+        if seen.idle:
+            if is_first():
+                self.log.say(f"kvsan: process {self.pid}: saw no engine, so there is no verdict on it")
+            return
+        self.log.say(words.summary(seen))
+        if self.options.report:
+            with self.recorder.guard("writing the report"), open(own_path(self.options.report), "wb") as out:
+                out.write(msgspec.json.encode(seen.document()) + b"\n")
+
+    def status(self) -> int:
+        """The exit status that the process should have; 0 to leave it alone."""
+        seen = self.summary()
+        if seen.verdict.name == "racy":
+            return self.options.exitcode
+        judged = not seen.idle or is_first()
+        return self.options.incomplete_exitcode if seen.verdict.name == "incomplete" and judged else 0
+
+    def _report(self, fresh: list[Finding]) -> None:
+        """Under the recorder's lock, in the thread that issued the later access."""
+        for found in fresh:
+            self._printed += 1
+            if self._printed <= self.options.max_reports:
+                self.log.say(words.finding(found, self.pid, self._printed))
+            elif self._printed == self.options.max_reports + 1:
+                self.log.say(f"kvsan[{self.pid}]: more hazards are counted and not printed (max_reports)")
+            self._incident(found)
+        if self.options.halt_on_error:
+            first = fresh[0]
+            raise KvsanHazard(first.hazard, "\n" + words.finding(first, self.pid, self._printed))
+
+    def _incident(self, found: Finding) -> None:
+        if self._ring is None or len(self.incidents) >= self.options.max_incidents:
+            return
+        number = len(self.incidents) + 1
+        path = own_path(self.options.incident_path.replace("%n", str(number)))
+        self.incidents.append(path)
+        incident = self._ring.grab(self._header(), found.hazard)
+
+        def write() -> None:
+            try:
+                incident.write(path)
+            except Exception as error:  # a folder that cannot be written to is no reason to stop looking
+                self.incidents[number - 1] = f"{path} could not be written: {error}"
+                self.log.say(f"kvsan[{self.pid}]: incident {self.incidents[number - 1]}")
+
+        if self.options.halt_on_error:
+            write()
+            return
+        writer = threading.Thread(target=write, name="kvsan-incident", daemon=True)
+        self._writers.append(writer)
+        writer.start()
+
+    def _on_fault(self, where: str, error: BaseException) -> None:
+        self.recorder.ledger.note(self.recorder.fault_text or "kvsan turned itself off")
+        trail = "".join(traceback.format_exception(error)[-6:]).rstrip()
+        self.log.say(
+            f"kvsan[{self.pid}]: FAULT in kvsan itself, in {where}. It has turned itself off; the process goes on "
+            f"unwatched and the verdict is at best INCOMPLETE. Please report this:\n{trail}"
+        )
+
+    def _header(self) -> Any:
+        return header_of(self.recorder, process=self.pid, kvsan=version("kvsan"), **self.about)
+
+    def forked(self) -> None:
+        """In a forked child: what the parent has seen is the parent's."""
+        if self._trace is not None:
+            self._trace.abandon()
+        self._forked = True
+        if not self._closed:
+            self._listen()
+
+
+# ── the process's session ─────────────────────────────────────────────────────────────────────────────────────────────
+
+_FIRST = "KVSAN_FIRST_PROCESS"
+_last = LastWord()
+_all: list[Session] = []
+"""The process's session, once there is one."""
+
+
+def current() -> Session | None:
+    """The process's session, if one was started."""
+    return _all[0] if _all else None
+
+
+def is_first() -> bool:
+    """Whether this process is the one in which the first session of its tree was started."""
+    return os.environ.get(_FIRST, str(os.getpid())) == str(os.getpid())
+
+
+def start(options: Options | None = None) -> Session:
+    """Starts the process's session, with its banner and its words at exit. Once: later calls return the same one.
+
+    Without `options` those of `KVSAN_OPTIONS`. Raises `OptionsError`.
+    """
+    if _all:
+        return _all[0]
+    os.environ.setdefault(_FIRST, str(os.getpid()))
+    made = Session(opts.from_environment() if options is None else options)
+    _all.append(made)
+    made.banner()
+    atexit.register(_at_exit)
+    os.register_at_fork(after_in_child=_after_fork)
+    if made.options.handle_sigterm:
+        on_sigterm(_at_sigterm)
+    _in_multiprocessing_children()
+    return made
+
+
+def start_if_asked() -> Session | None:
+    """Starts the session if `KVSAN` says so. Options that cannot be understood end the process, with status 2."""
+    try:
+        return start() if opts.switched_on() else None
+    except opts.OptionsError as error:
+        print(f"kvsan: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(2) from None
+
+
+def _at_exit() -> None:
+    for session in _all:
+        try:
+            session.close()
+            session.say_summary()
+            _last.status = session.status()
+        except Exception:
+            traceback.print_exc()
+
+
+def _at_sigterm() -> None:
+    for session in _all:
+        session.say_summary()
+
+
+def _after_fork() -> None:
+    for session in _all:
+        session.forked()
+
+
+def _in_multiprocessing_children() -> None:
+    """Children of `multiprocessing` that were forked end by `os._exit` and run no exit handlers but its own."""
+    from multiprocessing import util
+
+    def in_child(_: object) -> None:
+        util.Finalize(None, _child_exit, exitpriority=-1000)
+
+    util.register_after_fork(_last, in_child)
+
+
+def _child_exit() -> None:
+    _at_exit()
+    if _last.status:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_last.status)

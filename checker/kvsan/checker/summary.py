@@ -1,0 +1,107 @@
+"""What a session says of a run: verdict, findings, what was suppressed, and the ledger. Built from a live session.
+
+The JSON document has the keys of `kvsan check`'s, and besides `ledger`, `suppressed`, `unused_suppressions` and
+`incidents`. `totals` counts blocks at their first racing op; `hazards` holds one hazard for each sort, in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kvsan.checker.advice import Warned
+from kvsan.checker.attach.ledger import Ledger
+from kvsan.checker.attach.recorder import Recorder
+from kvsan.checker.coverage import Coverage
+from kvsan.checker.live import Finding, LiveCheck, totals
+from kvsan.checker.suppressions import Suppression
+from kvsan.checker.trace.header import Expects, Header
+from kvsan.checker.verdict import Verdict, verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """See the module's text. `name` is the process."""
+
+    name: str
+    verdict: Verdict
+    ops: int
+    findings: Sequence[Finding]
+    suppressed: Sequence[Finding]
+    unused: Sequence[Suppression]
+    warnings: Sequence[Warned]
+    coverage: Coverage
+    ledger: Ledger
+    incidents: Sequence[str] = ()
+    idle: bool = False
+    """Nothing happened in this process and nothing was registered in it: there is no run to judge."""
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "kvsan": 1,
+            "trace": self.name,
+            "verdict": self.verdict.name,
+            "why": list(getattr(self.verdict, "why", ())),
+            "ops": self.ops,
+            "hazards": [found.hazard.document() for found in self.findings],
+            "totals": totals(list(self.findings)),
+            "warnings": [warned.document() for warned in self.warnings],
+            "coverage": self.coverage.document(),
+            "ledger": self.ledger.document(),
+            "suppressed": totals(list(self.suppressed)),
+            "unused_suppressions": [line.document() for line in self.unused],
+            "incidents": list(self.incidents),
+        }
+
+
+def header_of(recorder: Recorder, **about: Any) -> Header:
+    """Line 1 of a trace of this process as things stand."""
+    ledger = recorder.ledger
+    return Header(
+        pools=dict(recorder.pools),
+        streams=dict(recorder.streams),
+        attached=True,
+        expects=ledger.expects(),
+        hooks=ledger.counts(),
+        unseen=ledger.unseen_counts(),
+        other={"threads": dict(recorder.threads), **about},
+    )
+
+
+def summarise(
+    recorder: Recorder, check: LiveCheck | None, name: str, incidents: Sequence[str] = (), *, inherited: bool = False
+) -> Summary:
+    """`inherited`: a forked child, which has its pools from its parent."""
+    ledger = recorder.ledger
+    header = header_of(recorder)
+    coverage = check.coverage() if check is not None else Coverage(start="attached")
+    coverage.hooks = header.hooks
+    coverage.unseen = {"copies": ledger.copies, "edges": ledger.edges}
+    absent = {hook.name for hook in ledger.hooks.values() if hook.absent is not None}
+    due = {name: count for name, count in header.expects.hooks.items() if name not in absent}
+    promised = replace(header, expects=Expects(header.expects.streams, due))
+    findings = _marked(check.findings.real(), ledger.edges) if check is not None else []
+    why = [*coverage.missing(promised), *ledger.missing()]
+    if check is None:
+        why = ["nothing was checked (check=0): check the trace", *ledger.missing()]
+    return Summary(
+        name=name,
+        verdict=verdict(len(findings), why),
+        ops=recorder.ops,
+        findings=findings,
+        suppressed=check.findings.suppressed() if check is not None else [],
+        unused=check.findings.suppressions.unused() if check is not None else [],
+        warnings=check.online.advice.all() if check is not None else [],
+        coverage=coverage,
+        ledger=ledger,
+        incidents=tuple(incidents),
+        idle=not recorder.ops and not ledger.notes and (inherited or not recorder.pools),
+    )
+
+
+def _marked(findings: list[Finding], edges: int) -> list[Finding]:
+    """With unseen edges a hazard is only possible: an order may exist that was not logged."""
+    if not edges:
+        return findings
+    return [replace(found, hazard=replace(found.hazard, possible=True)) for found in findings]

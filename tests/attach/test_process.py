@@ -1,0 +1,288 @@
+"""The session of a process: banner, summary, exit status, signals, children. Each test is a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvsan.checker import check
+
+ROOT = Path(__file__).parents[2]
+
+ENGINE = """
+import os, sys, time, atexit, signal
+from kvsan.checker import session
+atexit.register(lambda: print("an exit handler from before", flush=True))
+debug = session.start_if_asked()
+atexit.register(lambda: print("an exit handler from after", flush=True))
+def run(fenced, first=0):
+    r = debug.recorder
+    r.pool("gpu", 64)
+    a, b = r.stream(0, 0, name="compute"), r.stream(0, 7, name="load")
+    r.access("forward", on=a, reads={"gpu": [first]})
+    if fenced:
+        r.wait_stream(b, a)
+    r.access("load", on=b, writes={"gpu": [first]})
+"""
+
+
+def start(tmp_path: Path, body: str, options: str = "", kvsan: str | None = "1") -> subprocess.Popen[str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("KVSAN")}
+    environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("model", "runtime", "checker"))
+    environment["KVSAN_OPTIONS"] = options
+    if kvsan is not None:
+        environment["KVSAN"] = kvsan
+    return subprocess.Popen(
+        [sys.executable, "-c", ENGINE + body],
+        cwd=tmp_path,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def run(tmp_path: Path, body: str, options: str = "", kvsan: str | None = "1") -> tuple[int, str, str]:
+    return finish(start(tmp_path, body, options, kvsan))
+
+
+@pytest.mark.parametrize(
+    ("body", "options", "status"),
+    [
+        ("run(fenced=True)", "", 0),
+        ("run(fenced=False)", "", 66),
+        ("run(fenced=False)", "exitcode=7", 7),
+        ("run(fenced=False)", "exitcode=0", 0),
+        ("run(fenced=False); sys.exit(3)", "", 66),
+        ("run(fenced=True); sys.exit(3)", "", 3),
+        ("run(fenced=True); debug.recorder.unseen(copies=1)", "", 0),
+        ("run(fenced=True); debug.recorder.unseen(copies=1)", "incomplete_exitcode=5", 5),
+        ("", "incomplete_exitcode=5", 5),
+        ("run(fenced=False)", "halt_on_error=1", 66),
+    ],
+)
+def test_exit_status(tmp_path: Path, body: str, options: str, status: int) -> None:
+    code, out, err = run(tmp_path, body, options)
+    assert code == status, err
+    assert out == "an exit handler from after\nan exit handler from before\n"
+    assert err.startswith("kvsan ")
+    assert len(re.findall("watching stream order", err)) == 1
+
+
+def test_off_is_inert(tmp_path: Path) -> None:
+    for kvsan in (None, "0"):
+        code, _, err = run(tmp_path, "assert debug is None and session.current() is None", kvsan=kvsan)
+        assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("options", "kvsan", "said"),
+    [
+        ("trce=x", "1", 'is "trace" meant?'),
+        ("", "maybe", "accepted: 1 or 0"),
+        ("suppressions=/none", "1", "cannot be read"),
+    ],
+)
+def test_options_that_are_wrong_end_the_process(tmp_path: Path, options: str, kvsan: str, said: str) -> None:
+    code, _, err = run(tmp_path, "raise AssertionError('never here')", options, kvsan)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_started_twice_is_one_session(tmp_path: Path) -> None:
+    body = "assert session.start() is debug is session.start_if_asked() is session.current()\nrun(fenced=False)"
+    code, _, err = run(tmp_path, body)
+    assert code == 66
+    assert err.count("RACY") == 1
+    assert "WAR   gpu   forward on compute  load on load       1    1" in err
+
+
+def test_a_log_of_its_own(tmp_path: Path) -> None:
+    code, _, err = run(tmp_path, "run(fenced=False)", "log_path=log-%p.txt")
+    assert (code, err) == (66, "")
+    (log,) = tmp_path.glob("log-*.txt")
+    assert "RACY" in log.read_text()
+
+
+# ── signals ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+WAIT = "\nprint('ready', flush=True)\nwhile True: time.sleep(0.05)"
+
+
+def terminated(tmp_path: Path, body: str, options: str = "") -> tuple[int, str, str]:
+    process = start(tmp_path, body + WAIT, options)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    return finish(process)
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_summary_on_sigterm(tmp_path: Path, fenced: bool) -> None:
+    code, _, err = terminated(tmp_path, f"run(fenced={fenced})")
+    assert code == -signal.SIGTERM
+    assert ("CLEAN" if fenced else "RACY") in err
+
+
+def test_the_handler_from_before_runs(tmp_path: Path) -> None:
+    before = (
+        "def bye(*_):\n    print('shutting down', flush=True)\n    sys.exit(4)\nsignal.signal(signal.SIGTERM, bye)\n"
+    )
+    process = start(tmp_path, "run(fenced=True)" + WAIT)
+    process.kill()
+    process.communicate()
+    script = before + ENGINE + "run(fenced=False)" + WAIT
+    process = subprocess.Popen(
+        [sys.executable, "-c", "import sys, signal\n" + script],
+        cwd=tmp_path,
+        env={**os.environ, "KVSAN": "1", "PYTHONPATH": os.pathsep.join(str(ROOT / p) for p in ("model", "checker"))},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    code, out, err = finish(process)
+    assert "shutting down" in out
+    assert code == 66
+    assert err.count("RACY") == 1  # said at the signal, and not again at the exit
+
+
+def test_an_engine_s_own_handler_stays(tmp_path: Path) -> None:
+    body = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\nrun(fenced=False)"
+    code, _, err = terminated(tmp_path, body)
+    assert code == 66
+    assert err.count("RACY") == 1
+
+
+def test_a_killed_process_leaves_a_trace_that_is_not_clean(tmp_path: Path) -> None:
+    process = start(tmp_path, "run(fenced=True)\ndebug._trace.flush()" + WAIT, "trace=t.jsonl.gz")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.kill()
+    process.communicate()
+    assert check(str(tmp_path / "t.jsonl.gz")).verdict.name == "incomplete"
+
+
+# ── children ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_forked_child_has_its_own_log(tmp_path: Path) -> None:
+    body = """
+run(fenced=True)
+pid = os.fork()
+if pid == 0:
+    run(fenced=False, first=9)
+    sys.exit(0)
+_, status = os.waitpid(pid, 0)
+print("child", os.waitstatus_to_exitcode(status), flush=True)
+run(fenced=True, first=20)
+"""
+    code, out, err = run(tmp_path, body, "trace=t.jsonl")
+    assert code == 0, err
+    assert "child 66" in out
+    assert err.count("CLEAN") == err.count("RACY") == 1
+    verdicts = {path.name.count("."): check(str(path)).verdict.name for path in tmp_path.glob("t*.jsonl")}
+    assert verdicts == {1: "clean", 2: "racy"}
+    assert check(str(tmp_path / "t.jsonl")).ops == 10
+
+
+def test_a_child_forked_while_a_thread_holds_the_lock(tmp_path: Path) -> None:
+    body = """
+import threading
+held, done = threading.Event(), threading.Event()
+def hold():
+    with debug.recorder.lock:
+        held.set(); done.wait()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+pid = os.fork()
+if pid == 0:
+    run(fenced=False)
+    sys.exit(0)
+print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+done.set()
+"""
+    _, out, err = run(tmp_path, body)
+    assert "child 66" in out, err
+
+
+@pytest.mark.parametrize("how", ["fork", "spawn"])
+@pytest.mark.parametrize("fenced", [True, False])
+def test_children_of_multiprocessing(tmp_path: Path, how: str, fenced: bool) -> None:
+    (tmp_path / "worker.py").write_text(ENGINE + f"def work():\n    run(fenced={fenced})\n")
+    body = f"""
+sys.path.insert(0, os.getcwd())
+import multiprocessing, worker
+child = multiprocessing.get_context("{how}").Process(target=worker.work)
+child.start(); child.join()
+print("child", child.exitcode, flush=True)
+"""
+    _, out, err = run(tmp_path, body, "trace=t.jsonl")
+    assert f"child {0 if fenced else 66}" in out, err
+    assert ("CLEAN" if fenced else "RACY") in err
+    (trace,) = tmp_path.glob("t*.jsonl")
+    assert trace.name != "t.jsonl"
+    assert check(str(trace)).verdict.name == ("clean" if fenced else "racy")
+
+
+def test_a_child_that_does_nothing_says_nothing(tmp_path: Path) -> None:
+    body = "run(fenced=True)\npid = os.fork()\nif pid == 0: sys.exit(0)\nos.waitpid(pid, 0)"
+    code, _, err = run(tmp_path, body, "incomplete_exitcode=5")
+    assert code == 0
+    assert err.count("kvsan: process") == 1
+
+
+def test_a_process_without_an_engine_has_no_verdict(tmp_path: Path) -> None:
+    code, _, err = run(tmp_path, "")
+    assert code == 0
+    assert "saw no engine" in err
+    assert "CLEAN" not in err
+
+
+# ── bounds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_memory_stays_flat(tmp_path: Path) -> None:
+    """Two hundred thousand ops, a fresh event each step, hand-offs, a ring: from a tenth of the way on, no growth."""
+    body = """
+import gc
+r = debug.recorder
+r.pool("gpu", 20000)
+a, b = r.stream(0, 0, name="compute"), r.stream(0, 7, name="load")
+class Event: pass
+def rss():
+    gc.collect()
+    return int(open("/proc/self/statm").read().split()[1]) * 4096
+start = None
+step = 0
+while r.ops < 200_000:
+    step += 1
+    first = step * 16 % 19_000
+    r.access("forward", on=a, reads={"gpu": range(first, first + 9)}, writes={"gpu": [first + 9]}, step=step)
+    event = Event(); r.record(a, event); r.wait(b, event); r.poll(event, True)
+    with r.blocking(event=event): pass
+    token = r.fresh_token(); r.put(token); r.get(token)
+    r.free("gpu", [first]); r.alloc("gpu", [first])
+    if r.ops > 60_000 and start is None: start = rss()
+print("grew", (rss() - start) >> 10, "KiB", flush=True)
+"""
+    code, out, err = run(tmp_path, body, "incident=1:incident_mb=4")
+    grew = re.search(r"grew (-?\d+) KiB", out)
+    assert grew is not None, err
+    assert int(grew[1]) < 12 << 10, out
+    assert "CLEAN" in err, err
+    assert code == 0

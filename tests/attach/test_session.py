@@ -1,0 +1,331 @@
+"""The session in one process: findings, suppressions, incidents, traces, and what is said."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from kvsan.checker import check
+from kvsan.checker.live import KvsanHazard, LiveCheck
+from kvsan.checker.options import Options
+from kvsan.checker.report.session import summary as in_words
+from kvsan.checker.session import Session
+from kvsan.checker.suppressions import parse
+from kvsan.checker.trace import open_trace
+from kvsan.checker.tracefile import TraceFile
+
+
+class Event:
+    """Something that can be an event."""
+
+
+def quiet(tmp_path: Path, **more: Any) -> Options:
+    return Options(
+        **{"log_path": str(tmp_path / "log.txt"), "incident_path": str(tmp_path / "incident-%n.jsonl.gz"), **more}
+    )
+
+
+def said(tmp_path: Path) -> str:
+    path = tmp_path / "log.txt"
+    return path.read_text() if path.exists() else ""
+
+
+def run(session: Session, *, fenced: bool, steps: int = 3, label: str = "load") -> None:
+    """A forward reads blocks that a load overwrites in the next step, with the fence or without."""
+    recorder = session.recorder
+    recorder.pool("gpu", 4096)
+    first = recorder.ops  # blocks that no earlier run has touched
+    compute = recorder.stream(0, 0, name="compute")
+    load = recorder.stream(0, 77, name="load")
+    for step in range(steps):
+        blocks = [first + step * 2, first + step * 2 + 1]
+        with recorder.lock:
+            recorder.access("forward", on=compute, reads={"gpu": blocks}, step=step)
+        if fenced:
+            recorder.wait_stream(load, compute)
+        with recorder.lock:
+            recorder.access(label, on=load, writes={"gpu": blocks}, step=step)
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_the_verdict(tmp_path: Path, fenced: bool) -> None:
+    session = Session(quiet(tmp_path))
+    run(session, fenced=fenced)
+    seen = session.close()
+    assert seen.verdict.name == ("clean" if fenced else "racy")
+    assert session.status() == (0 if fenced else 66)
+    assert [(f.hazard.kind.value, f.blocks, f.ops) for f in seen.findings] == ([] if fenced else [("WAR", 6, 3)])
+    assert seen.document()["totals"] == (
+        [] if fenced else [{"kind": "WAR", "pool": "gpu", "earlier": "forward", "later": "load", "pairs": 6}]
+    )
+
+
+@pytest.mark.parametrize("name", ["none", "store", "load", "all", "fixed", "none-graphs"])
+def test_the_live_check_finds_what_the_trace_shows(name: str) -> None:
+    path = files("kvsan.checker") / "data" / "traces" / f"vllm-0.23.0-{name}.jsonl.gz"
+    live = LiveCheck(lambda found: None)
+    with open_trace(str(path)) as trace:
+        for pool, blocks in trace.header.pools.items():
+            live.pool(pool, blocks)
+        for stream, facts in trace.header.streams.items():
+            live.stream(stream, facts)
+        for number, op in enumerate(trace):
+            live.take(number, op)
+    offline = check(str(path))
+    counted = {(f.hazard.kind.value, f.hazard.pool): f.blocks for f in live.findings.real()}
+    assert counted == {(kind, pool): blocks for (kind, pool, _, _), blocks in offline.totals().items()}
+    assert live.coverage().document()["ops"] == offline.coverage.document()["ops"]
+
+
+def test_one_report_a_site_pair_and_so_many_at_most(tmp_path: Path) -> None:
+    session = Session(quiet(tmp_path, max_reports=2, max_incidents=1))
+    for number in range(5):
+        run(session, fenced=False, label=f"load{number}")
+    text = said(tmp_path)
+    assert text.count("hazard ") == 2
+    assert text.count("kvsan[") == 3
+    assert "more hazards are counted and not printed" in text
+    seen = session.close()
+    assert len(list(tmp_path.glob("incident-*"))) == 1
+    assert [(f.blocks, f.ops) for f in seen.findings] == [(6, 3)] * 5
+
+
+def test_halt_on_error_raises_in_the_engine(tmp_path: Path) -> None:
+    session = Session(quiet(tmp_path, halt_on_error=True))
+    with pytest.raises(KvsanHazard, match="WAR on gpu") as caught:
+        run(session, fenced=False)
+    assert caught.value.hazard.later.label == "load"
+    assert session.recorder.on  # an engine that catches it goes on, watched
+    assert session.recorder.lock.acquire(blocking=False)
+    session.recorder.lock.release()
+    assert session.close().verdict.name == "racy"
+
+
+def test_suppressed_hazards_are_no_verdict_and_unused_ones_are_said(tmp_path: Path) -> None:
+    lines = ["kind=WAR later=load # the load is dropped: issue 7", "kind=RAW # never seen"]
+    session = Session(quiet(tmp_path), suppressions=parse(lines))
+    run(session, fenced=False)
+    seen = session.close()
+    assert seen.verdict.name == "clean"
+    text = in_words(seen)
+    assert "suppressed: 6 blocks by suppressions:1: kind=WAR later=load (the load is dropped: issue 7)" in text
+    assert "unused suppression: suppressions:2: kind=RAW (never seen)" in text
+    assert seen.document()["suppressed"] == [
+        {"kind": "WAR", "pool": "gpu", "earlier": "forward", "later": "load", "pairs": 6}
+    ]
+
+
+def test_a_suppression_of_another_shape_hides_nothing(tmp_path: Path) -> None:
+    session = Session(quiet(tmp_path), suppressions=parse(["kind=WAR later=store # another"]))
+    run(session, fenced=False)
+    assert session.close().verdict.name == "racy"
+
+
+# ── the ledger decides too ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_nothing_seen_is_never_clean(tmp_path: Path) -> None:
+    seen = Session(quiet(tmp_path)).close()
+    assert seen.verdict.name == "incomplete"
+    assert seen.idle
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda r: r.unseen(copies=2, what="cudaMemcpyBatchAsync"), "2 copies were noticed and not logged"),
+        (lambda r: [r.ledger.hook("e.a").fired(), r.ledger.hook("e.b")], "hook e.b never fired"),
+        (
+            lambda r: [r.ledger.hook("e.a").fired(), r.ledger.hook("e.b", version="1").missing()],
+            "no target (version 1)",
+        ),
+        (lambda r: r.ledger.expect_stream("store"), "expected stream store never appeared"),
+        (lambda r: r.access("x", reads={"nope": [1]}), "turned itself off at op"),
+    ],
+)
+def test_what_was_not_seen_is_incomplete(tmp_path: Path, spoil: Any, why: str) -> None:
+    session = Session(quiet(tmp_path, incomplete_exitcode=9))
+    run(session, fenced=True)
+    spoil(session.recorder)
+    seen = session.close()
+    assert seen.verdict.name == "incomplete"
+    assert len(getattr(seen.verdict, "why", ())) == 1
+    assert why in getattr(seen.verdict, "why", ("",))[0]
+    assert why in in_words(seen).replace("\n      ", " ").replace("\n    ", " ").replace("\n  ", " ")
+    assert session.status() == 9
+
+
+def test_unseen_edges_make_a_hazard_possible_and_no_clean_incomplete(tmp_path: Path) -> None:
+    for fenced in (True, False):
+        session = Session(quiet(tmp_path))
+        run(session, fenced=fenced)
+        session.recorder.unseen(edges=1, what="flag")
+        seen = session.close()
+        assert seen.verdict.name == ("clean" if fenced else "racy")
+        assert all(found.hazard.possible for found in seen.findings)
+        assert "1 edge: flag (1)" in in_words(seen)
+
+
+def test_the_summary_holds_the_ledger(tmp_path: Path) -> None:
+    session = Session(quiet(tmp_path, report=str(tmp_path / "report.json")))
+    run(session, fenced=True)
+    session.recorder.ledger.hook("engine.copy").fired()
+    session.recorder.ledger.hook("engine.odd", expected=False)
+    session.close()
+    session.say_summary()
+    text = said(tmp_path)
+    assert "accesses: compute 3, load 3" in text
+    assert "hooks that fired: engine.copy 1" in text
+    assert "hooks that never fired: engine.odd" in text
+    assert "unseen: 0 copies, 0 edges" in text
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert document["verdict"] == "clean"
+    assert document["ledger"]["hooks"][0] == {"name": "engine.copy", "fired": 1, "expected": True}
+    assert document["coverage"]["streams"]["load"]["access"] == 3
+
+
+def test_the_summary_is_said_once(tmp_path: Path) -> None:
+    session = Session(quiet(tmp_path))
+    run(session, fenced=True)
+    session.say_summary()
+    session.say_summary()
+    session.close()
+    session.say_summary()
+    assert said(tmp_path).count("CLEAN") == 1
+
+
+# ── what it writes ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+@pytest.mark.parametrize("fenced", [True, False])
+def test_the_trace_says_the_same(tmp_path: Path, suffix: str, fenced: bool) -> None:
+    path = tmp_path / f"t{suffix}"
+    session = Session(quiet(tmp_path, trace=str(path)))
+    session.about["engine"] = "test"
+    hook = session.recorder.ledger.hook("e.copy")
+    run(session, fenced=fenced)
+    hook.fired()
+    session.close()
+    report = check(str(path))
+    assert report.verdict.name == ("clean" if fenced else "racy")
+    assert report.coverage.hooks["e.copy"] == 1
+    with open_trace(path) as trace:
+        assert trace.header.other["engine"] == "test"
+        assert trace.header.streams["compute"].kind == "legacy"
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_a_trace_that_was_cut_off_reads_and_is_not_clean(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"t{suffix}"
+    session = Session(quiet(tmp_path, trace=str(path)))
+    run(session, fenced=True)
+    trace = session._trace
+    assert trace is not None
+    trace.flush()
+    run(session, fenced=True)  # never written
+    trace.abandon()
+    report = check(str(path))
+    assert report.verdict.name == "incomplete"
+    assert report.ops > 0
+    assert getattr(report.verdict, "why", ()) == ("hook kvsan stayed on never fired",)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+def test_a_header_that_outgrows_its_place_moves_the_rest(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"t{suffix}"
+    session = Session(quiet(tmp_path, trace=str(path)))
+    assert isinstance(session._trace, TraceFile)
+    session._trace._room = 1000
+    run(session, fenced=True)
+    session._trace.flush()
+    for number in range(200):
+        session.recorder.stream(0, 1000 + number, name=f"a stream with a long name {number}")
+        session.recorder.record(f"a stream with a long name {number}", "e")
+    session.close()
+    report = check(str(path))
+    assert report.verdict.name == "clean"
+    assert report.ops == session.recorder.ops
+    data = path.read_bytes()
+    assert len(gzip.decompress(data) if suffix.endswith("gz") else data) > 16_000
+
+
+def test_a_line_waits_for_a_call_that_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    session = Session(quiet(tmp_path, trace=str(path)))
+    recorder = session.recorder
+    run(session, fenced=True)
+    event = Event()
+    recorder.record("compute", event)
+    still_out = recorder.blocking(stream="compute")
+    still_out.__enter__()
+    with recorder.blocking(event=event):
+        recorder.put("while it blocks", by="h9")
+    session.close()
+    with open_trace(path) as trace:
+        last = [type(op).__name__ for op in trace][-4:]
+    assert last == ["Record", "Put", "Sync", "Put"]  # the stream's sync never returned: it orders nothing
+    assert check(str(path)).verdict.name == "clean"
+
+
+def test_an_incident_is_a_trace_by_itself(tmp_path: Path) -> None:
+    session = Session(quiet(tmp_path, incident=0.2))
+    clock = [0]
+    session.recorder._clock = lambda: clock[0]
+    recorder = session.recorder
+    recorder.pool("gpu", 8)
+    recorder.access("forward", on="compute", writes={"gpu": [3]}, step=1, owner="r1", site="runner.py:7")
+    recorder.free("gpu", [3])
+    for number in range(1, 2000):  # ten seconds in which nothing touches block 3
+        clock[0] = number * 5_000_000
+        recorder.access("other", on="compute", writes={"gpu": [4]})
+    recorder.alloc("gpu", [3])
+    recorder.access("load", on="load", writes={"gpu": [3]})
+    session.close()
+    path = tmp_path / "incident-1.jsonl.gz"
+    report = check(str(path))
+    assert report.ops < 150
+    (found,) = report.hazards
+    assert (found.kind.value, str(found.blocks), found.reuse) == ("WAW", "3", True)
+    assert (found.earlier.label, found.earlier.step, found.earlier.owner) == ("forward", 1, "r1")
+    assert found.earlier.site == "runner.py:7"
+    lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    assert lines[0]["incident"]["kind"] == "WAW"
+    assert 0.2 <= lines[0]["seconds"] <= 0.4
+    assert lines[-1]["was"] == session.recorder.ops - 1
+    assert lines[1 + found.earlier.op]["was"] == 0
+
+
+def test_an_incident_that_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
+    session = Session(quiet(tmp_path, incident_path=str(tmp_path / "no" / "such" / "folder-%n")))
+    run(session, fenced=False)
+    seen = session.close()
+    assert session.recorder.fault_text is None
+    assert "could not be written" in seen.incidents[0]
+    assert seen.verdict.name == "racy"
+
+
+def test_what_it_writes_is_as_the_schemas_say(tmp_path: Path) -> None:
+    session = Session(quiet(tmp_path, trace=str(tmp_path / "t.jsonl"), report=str(tmp_path / "report.json")))
+    session.recorder.ledger.hook("e.copy").fired()
+    run(session, fenced=False)
+    session.recorder.unseen(edges=1)
+    session.close()
+    session.say_summary()
+    schemas = files("kvsan.checker") / "schema"
+
+    def check_document(document: Any, name: str) -> None:
+        jsonschema.Draft202012Validator(json.loads((schemas / name).read_text())).validate(document)
+
+    check_document(json.loads((tmp_path / "report.json").read_text()), "report.schema.json")
+    for data in ((tmp_path / "t.jsonl").read_bytes(), gzip.decompress((tmp_path / "incident-1.jsonl.gz").read_bytes())):
+        header, *ops = [json.loads(line) for line in data.splitlines()]
+        check_document(header, "trace-header.schema.json")
+        for op in ops:
+            check_document(op, "trace-op.schema.json")

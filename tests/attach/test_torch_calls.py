@@ -1,0 +1,314 @@
+"""`attach.torch`: each call becomes the lines that TRACE.md says, once, and goes away again."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from attach.stand_ins import Log, World
+from kvsan.checker.attach.recorder import Recorder
+from kvsan.checker.attach.torch import Calls, install
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def log() -> Log:
+    return Log()
+
+
+@pytest.fixture
+def calls(world: World, log: Log) -> Iterator[Calls]:
+    made = install(Recorder([log]), world.surface())
+    yield made
+    made.uninstall()
+
+
+def test_record_wait_query_and_syncs(world: World, log: Log, calls: Calls) -> None:
+    side, event = world.Stream(7), world.Event()
+    event.record()
+    side.wait_event(event)
+    event.query()
+    event.done = False
+    event.query()
+    event.synchronize()
+    side.synchronize()
+    world.synchronize()
+    assert log.shown() == [
+        "record default0 e1",
+        "wait s1 e1",
+        "poll e1 True",
+        "poll e1 False",
+        "sync e1",
+        "sync s1",
+        "sync 0",
+    ]
+    assert log.streams["default0"].kind == "legacy"
+    assert log.streams["s1"].kind == "nonblocking"
+    assert log.held == []
+
+
+def test_a_composed_call_is_logged_once(world: World, log: Log, calls: Calls) -> None:
+    side = world.Stream(7)
+    side.wait_stream(world.default)
+    assert log.shown() == ["record default0 e1", "wait s0 e1", "drop e1"]
+
+
+def test_record_event_names_the_event_that_it_makes(world: World, log: Log, calls: Calls) -> None:
+    made = world.default.record_event()
+    world.Stream(9).wait_event(made)
+    assert log.shown() == ["record default0 e1", "wait s1 e1"]
+
+
+def test_elapsed_time_shows_both_done(world: World, log: Log, calls: Calls) -> None:
+    first, last = world.Event(), world.Event()
+    first.elapsed_time(last)
+    assert log.shown() == ["poll e1 True", "poll e2 True"]
+
+
+def test_a_stream_found_done_is_a_sync(world: World, log: Log, calls: Calls) -> None:
+    assert world.Stream(7).query()
+    assert log.shown() == ["sync s0"]
+
+
+@pytest.mark.parametrize("what", ["record", "wait", "query"])
+def test_a_failed_call_is_no_line(world: World, log: Log, calls: Calls, what: str) -> None:
+    world.fails = RuntimeError("CUDA error")
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        getattr(world.Event(), what)()
+    assert log.ops == []
+
+
+def test_a_failed_sync_leaves_a_line_that_orders_nothing(world: World, log: Log, calls: Calls) -> None:
+    event = world.Event()
+    event.record()
+    world.fails = RuntimeError("CUDA error")
+    for call in (event.synchronize, world.default.synchronize, world.synchronize):
+        with pytest.raises(RuntimeError):
+            call()
+    assert log.shown()[1] == "poll e1 False"
+    assert [line.split()[0] for line in log.shown()[2:]] == ["put", "put"]
+
+
+def test_a_new_event_at_an_old_address_is_another(world: World, log: Log, calls: Calls) -> None:
+    names = set()
+    for _ in range(50):
+        event = world.Event()
+        event.record()
+        del event
+        gc.collect()
+    names = {line for line in log.shown() if line.startswith("record")}
+    assert len(names) == 50
+    assert sum(line.startswith("drop") for line in log.shown()) == 49  # the last is noticed at the next line
+
+
+def test_threads_are_agents_and_never_reused(world: World, log: Log, calls: Calls) -> None:
+    def work() -> None:
+        world.Event().record()
+
+    for _ in range(3):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert {op.by for op in log.ops if type(op).__name__ == "Record"} == {"h0", "h1", "h2"}
+
+
+def test_devices_have_their_own_default_streams(world: World, log: Log, calls: Calls) -> None:
+    world.Event().record(world.Stream(0, device=0))
+    world.Event().record(world.Stream(0, device=1))
+    assert {name: stream.device for name, stream in log.streams.items()} == {"default0": 0, "default1": 1}
+
+
+def test_the_per_thread_default_stream_is_one_a_thread(world: World, log: Log, calls: Calls) -> None:
+    shared = world.Stream(2)
+
+    def work() -> None:
+        world.Event().record(shared)
+
+    work()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    work()
+    kinds = {name: stream.kind for name, stream in log.streams.items()}
+    assert len(kinds) == 2
+    assert set(kinds.values()) == {"per-thread"}
+
+
+def test_a_recycled_handle_gets_a_new_name(world: World, log: Log, calls: Calls) -> None:
+    recorder = calls.recorder
+    first = recorder.stream(0, 99, name="load")
+    recorder.stream_gone(0, 99)
+    assert recorder.stream(0, 99, name="load") != first
+    assert recorder.stream(0, 98, name="load") not in (first, recorder.stream(0, 99))
+
+
+def test_off_means_the_originals(world: World, log: Log) -> None:
+    before = {name: vars(world.Event)[name] for name in ("record", "wait", "query", "synchronize")}
+    made = install(Recorder([log]), world.surface())
+    assert vars(world.Event)["record"] is not before["record"]
+    made.uninstall()
+    assert {name: vars(world.Event)[name] for name in before} == before
+    world.Event().record()
+    assert log.ops == []
+
+
+def test_installed_twice_counts_once(world: World, log: Log) -> None:
+    recorder = Recorder([log])
+    made = install(recorder, world.surface())
+    assert install(recorder, world.surface()) is made
+    world.Event().record()
+    assert len(log.ops) == 1
+    made.uninstall()
+
+
+def test_nothing_is_logged_while_a_graph_is_captured(world: World, log: Log) -> None:
+    class Graph:
+        def capture_begin(self) -> None: ...
+
+        def capture_end(self) -> None: ...
+
+    made = install(Recorder([log]), world.surface(graphs=(Graph,)))
+    graph = Graph()
+    graph.capture_begin()
+    world.Event().record()
+    graph.capture_end()
+    world.Event().record()
+    made.uninstall()
+    assert len(log.ops) == 1
+
+
+class Tensor:
+    """A tensor as far as blocking goes."""
+
+    def __init__(self, *, is_cuda: bool) -> None:
+        self.is_cuda, self.shape = is_cuda, (1,)
+
+    def item(self) -> int:
+        return 1
+
+    def cpu(self) -> Tensor:
+        return Tensor(is_cuda=False)
+
+    def copy_(self, source: Any, non_blocking: bool = False) -> Tensor:
+        return self
+
+    def to(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("call", "blocks"),
+    [
+        (lambda device, host: device.item(), True),
+        (lambda device, host: host.item(), False),
+        (lambda device, host: device.cpu(), True),
+        (lambda device, host: device.copy_(host), True),
+        (lambda device, host: host.copy_(device, non_blocking=True), False),
+        (lambda device, host: device.copy_(device), False),
+        (lambda device, host: device.to("cpu"), True),
+        (lambda device, host: host.to("cuda:0"), True),
+        (lambda device, host: device.to("cpu", non_blocking=True), False),
+        (lambda device, host: device.to("cuda"), False),
+        (lambda device, host: device.to(float), False),
+        (lambda device, host: host.to(device), True),
+    ],
+)
+def test_copies_that_block_are_syncs(world: World, log: Log, call: Any, blocks: bool) -> None:
+    kind = type("T", (Tensor,), {name: vars(Tensor)[name] for name in ("item", "cpu", "copy_", "to")})
+    made = install(Recorder([log]), world.surface(tensors=(kind,), on_device=lambda tensor: tensor.is_cuda))
+    call(kind(is_cuda=True), kind(is_cuda=False))
+    made.uninstall()
+    assert log.shown() == (["sync default0"] if blocks else [])
+
+
+def test_what_no_wrapper_saw_is_an_unseen_edge(world: World, log: Log, calls: Calls) -> None:
+    check = calls._crosscheck
+    check.arm()
+    check.event_call(1, 2)
+    assert calls.recorder.ledger.edges == 1
+    check.stream_sync(7)
+    assert log.shown() == ["sync s0"]
+    calls.here.busy = 1
+    check.event_call(1, 2)
+    check.stream_sync(7)
+    assert calls.recorder.ledger.edges == 1
+    assert len(log.ops) == 1
+    calls.here.busy = 0
+    check.uninstall()
+    check.event_call(1, 2)
+    assert calls.recorder.ledger.edges == 1
+
+
+def test_the_lock_is_never_held_over_a_blocking_call(world: World, log: Log, calls: Calls) -> None:
+    """While one thread blocks in a sync, another can record; and the sync stands before that record."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def block() -> None:
+        entered.set()
+        assert leave.wait(10)
+
+    event = world.Event()
+    event.record()
+    world.call = block  # type: ignore[method-assign]
+    waiting = threading.Thread(target=event.synchronize)
+    waiting.start()
+    assert entered.wait(10)
+    world.call = lambda: None  # type: ignore[method-assign]
+    event.record()
+    leave.set()
+    waiting.join(10)
+    assert [(line, op.by) for line, op in zip(log.shown(), log.ops, strict=True)] == [
+        ("record default0 e1", "h0"),
+        ("sync e1", "h1"),
+        ("record default0 e1", "h0"),
+    ]
+
+
+def test_the_lock_is_held_over_a_non_blocking_call(world: World, log: Log, calls: Calls) -> None:
+    """Another thread's line cannot come between a record and its own line."""
+    free: list[bool] = []
+
+    def call() -> None:
+        def probe() -> None:
+            got = calls.recorder.lock.acquire(timeout=0.05)
+            free.append(got)
+            if got:
+                calls.recorder.lock.release()
+
+        thread = threading.Thread(target=probe)
+        thread.start()
+        thread.join()
+
+    world.call = call  # type: ignore[method-assign]
+    event = world.Event()
+    event.record()
+    event.wait()
+    event.query()
+    assert free == [False, False, False]
+
+
+def test_real_torch_is_hooked_and_put_back() -> None:
+    torch = pytest.importorskip("torch")
+    log = Log()
+    names = [(torch, "Event"), (torch.cuda, "synchronize"), (torch.Tensor, "item"), (torch.cuda.Event, "record")]
+    before = [getattr(owner, name) for owner, name in names]
+    made = install(Recorder([log]))
+    try:
+        assert torch.tensor(3).item() == 3
+        assert torch.tensor([1]).to(torch.float32).tolist() == [1.0]
+        event = torch.Event("cpu")
+        assert isinstance(event, torch.Event)
+        assert isinstance(event, before[0])
+        assert isinstance(before[0]("cpu"), torch.Event)
+    finally:
+        made.uninstall()
+    assert [getattr(owner, name) for owner, name in names] == before
+    assert log.ops == []

@@ -1,0 +1,103 @@
+"""A server that is treated badly while kvsan watches: aborts, preemptions, a killed copy thread, a broken kvsan.
+
+`soak` serves for some minutes with random arrivals and aborts and more requests than blocks, and notes the memory of
+the process as it goes; then the copy thread is killed and serving goes on for what needs no load. `fault` breaks
+kvsan's checker in the middle of a run: every request must still be answered, and the verdict be Incomplete.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+PAGE = 4096
+
+
+def rss_mb() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE >> 20
+
+
+def soak(options: argparse.Namespace) -> dict[str, Any]:
+    from gpu.vllm_acceptance import engine, outcome, prompts, sampling
+
+    llm = engine(options)
+    core = llm.llm_engine
+    rng = random.Random(options.seed)
+    work = prompts(400, options.seed)
+    live: dict[str, float] = {}
+    sent = done = aborted = 0
+    memory: list[tuple[int, int]] = []
+    began = time.perf_counter()
+    noted = -30.0
+    killed_at = options.seconds * 0.85
+    killed = False
+    while (now := time.perf_counter() - began) < options.seconds:
+        if now - noted >= 15:
+            memory.append((round(now), rss_mb()))
+            noted = now
+        while len(live) < 72:  # more than run at once: some are preempted, some wait
+            name = f"soak{sent}"
+            core.add_request(name, rng.choice(work), sampling(rng.choice((4, 32, 64, 400))))
+            live[name] = now
+            sent += 1
+        if live and rng.random() < 0.05:
+            victim = rng.choice(list(live))
+            core.abort_request([victim])
+            del live[victim]
+            aborted += 1
+        stuck = [name for name, since in live.items() if now - since > 20]
+        if stuck:  # after the copy thread is gone, loads never come
+            core.abort_request(stuck)
+            for name in stuck:
+                del live[name]
+            aborted += len(stuck)
+        for output in core.step():
+            if output.finished and live.pop(output.request_id, None) is not None:
+                done += 1
+        if not killed and now > killed_at:
+            killed = kill_copy_thread()
+    core.abort_request(list(live))
+    until = time.perf_counter() + 5
+    while core.has_unfinished_requests() and time.perf_counter() < until:
+        core.step()
+    return outcome(options, sent=sent, finished=done, aborted=aborted, copy_thread_killed=killed, memory_mb=memory)
+
+
+def kill_copy_thread() -> bool:
+    """The next copy ends its thread, as an error of the driver would."""
+    from vllm.v1.simple_kv_offload import copy_backend
+
+    backend: Any = copy_backend
+
+    def dies(*_: Any) -> None:
+        raise SystemExit
+
+    backend.copy_blocks = dies
+    return True
+
+
+def fault(options: argparse.Namespace) -> dict[str, Any]:
+    from gpu.vllm_acceptance import engine, outcome, prompts, sampling
+    from kvsan.checker import session
+
+    llm = engine(options)
+    debug: Any = session.current()
+    online, count = debug.check.online, 0
+    feed = online.feed
+
+    def breaks(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > 500:
+            raise ZeroDivisionError("put there by the test")
+        return feed(*args, **kwargs)
+
+    online.feed = breaks
+    outputs = llm.generate(prompts(options.requests, options.seed), sampling(options.tokens), use_tqdm=False)
+    answered = sum(bool(output.outputs[0].token_ids) for output in outputs)
+    found = outcome(options, answered=answered)
+    found["as_it_must_be"] = answered == options.requests and found["verdict"] in ("incomplete", "racy")
+    return found
