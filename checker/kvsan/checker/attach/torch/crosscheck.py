@@ -1,8 +1,11 @@
 """PyTorch's own trace callbacks as the ledger's cross-check: what went by the wrappers.
 
 `torch.cuda._gpu_trace` calls back for every record and wait that goes through PyTorch, whoever makes it. Where in the
-call it does so varies, and no lock can be held over call and line, so from there no line is logged: a record or a wait
-outside a wrapped call counts as an unseen edge. Synchronisation of a stream is the exception. It is called at the
+call it does so varies, and no lock can be held over call and line, so from there no line is logged. A wait outside a
+wrapped call counts as an unseen edge, and so does a record of an event that our wrappers know. A record of any other
+event orders nothing until somebody waits for it: PyTorch's pinned-memory allocator records one for every block that it
+takes back, and looks at it itself (about one a step in vLLM). Such events are remembered by handle, and a wrapped wait
+for one of them counts as an unseen edge. Synchronisation of a stream is the exception. It is called at the
 entry of the blocking call, which is where its line belongs (`TRACE.md`), and PyTorch's C++ blocks in many places that
 no wrapper reaches (`nonzero`, indexing with a mask): it becomes a `sync` of that stream on the current device.
 
@@ -23,6 +26,8 @@ class CrossCheck:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._on = False
+        self._ours: set[int] = set()  # handles of events that a wrapped call recorded last
+        self._foreign: set[int] = set()  # of those recorded where no wrapper saw it
 
     def install(self) -> None:
         hook = self._calls.recorder.ledger.hook("torch.gpu_trace", expected=False, version=self._calls.surface.version)
@@ -33,8 +38,9 @@ class CrossCheck:
             if not torch.cuda.is_available():
                 hook.missing("no GPU")
                 return
-            trace.register_callback_for_event_record(self.event_call)
-            trace.register_callback_for_event_wait(self.event_call)
+            trace.register_callback_for_event_record(self.record_call)
+            trace.register_callback_for_event_wait(self.wait_call)
+            trace.register_callback_for_event_deletion(self.deletion_call)
             trace.register_callback_for_stream_synchronization(self.stream_sync)
             torch._C._activate_gpu_trace()
         except (ImportError, AttributeError) as error:
@@ -45,11 +51,29 @@ class CrossCheck:
     def uninstall(self) -> None:
         self._on = False
 
-    def event_call(self, event: int, stream: int) -> None:
-        calls = self._calls
-        here = calls.here
-        if self._on and calls.recorder.on and not here.busy:
-            calls.recorder.unseen(edges=1, what="event record or wait that no wrapper saw")
+    def record_call(self, event: int, stream: int) -> None:
+        if not self._on or not self._calls.recorder.on:
+            return
+        if self._calls.here.busy:
+            self._ours.add(event)
+            self._foreign.discard(event)
+        elif event in self._ours:
+            self._calls.recorder.unseen(edges=1, what="record of a known event that no wrapper saw")
+        else:
+            self._foreign.add(event)
+
+    def wait_call(self, event: int, stream: int) -> None:
+        if not self._on or not self._calls.recorder.on:
+            return
+        if not self._calls.here.busy:
+            self._calls.recorder.unseen(edges=1, what="wait that no wrapper saw")
+        elif event in self._foreign:
+            self._calls.recorder.unseen(edges=1, what="wait for an event whose record no wrapper saw")
+
+    def deletion_call(self, event: int) -> None:
+        """The handle may come back as another event."""
+        self._ours.discard(event)
+        self._foreign.discard(event)
 
     def stream_sync(self, stream: int) -> None:
         calls = self._calls
