@@ -11,7 +11,7 @@ stamp = $(VENV)/.installed-$(1)-$(subst /,_,$(PYTHON))
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench sweep clean
+.PHONY: help demo test check lint bench sweep torch clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -34,6 +34,9 @@ lint: $(call stamp,test) ## check without the tests
 bench: $(call stamp,test+engine) ## run the benchmarks (installs torch)
 	$(PYTEST) benchmarks -q --benchmark-only --benchmark-autosave --benchmark-max-time=0.2 \
 		--benchmark-columns=min,median,rounds --benchmark-sort=name $(ARGS)
+
+torch: $(call stamp,test+engine) ## the tests that need torch (installs it)
+	$(PYTEST) tests/attach $(ARGS)
 
 sweep: $(call stamp,test) ## run the heavy sweeps
 	$(PYTEST) -m sweep -n auto $(ARGS)
