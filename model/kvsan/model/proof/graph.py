@@ -82,6 +82,8 @@ def dead(design: Design, graph: Graph) -> tuple[str, ...]:
         want += [f"read of {work.name!r}"] if work.reads is not None else []
         want += [f"write of {work.name!r}"] if work.writes is not None else []
     want += [f"{item.name!r}" for item in design.step if isinstance(item, Block | Submit)]
+    if not any(work.reads is not None or work.writes is not None for work in design.works()):
+        want.append("any access to the block (no work says reads= or writes=)")
     return tuple(name for name in want if name not in done)
 
 
