@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from kvsan.model.design import Design, DesignError, Protocol, last_use, newest, retired, seen
+from kvsan.model.design import BlockRef, Design, DesignError, Protocol, last_use, newest, retired, seen
 from kvsan.model.proof import Proved, Refused, Refuted, Unknown, verify
 
 
@@ -160,3 +162,108 @@ def test_a_rule_and_a_sync_have_names_of_their_own() -> None:
         idle(reads=True, sync=True, same=True).design()
     edges = idle(reads=True, sync=True).design().edges
     assert len({edge.name for edge in edges}) == len(edges)
+
+
+def stored(then_saved: bool) -> Protocol:
+    """A store that is planned for one owner and runs on the next one's block; it may change what it does not ask."""
+    p = Protocol("x")
+    compute, store = p.streams("compute", "store")
+    done, store_done = p.event("done"), p.event("store_done", per="transfer")
+    b = p.block(owner="none | running", data="empty | full | saved", pin="none | want_store | storing")
+    free = p.free(b.owner.none)
+    with p.step():
+        compute.forward(writes=b.running & b.empty, reads=b.running & ~b.empty, then=b.full, signals=done)
+        then = b.storing & b.saved if then_saved else b.storing
+        store.copy_out(b.want_store, then=then, after=done, signals=store_done)
+        compute.forward(name="fence", after=store_done)
+    with p.scheduler() as may:
+        may("allocate", when=free, then=b.running & b.empty)
+        may("store", when=b.running & b.full & b.pin.none, then=b.want_store)
+        may("store finished", when=b.storing, then=b.pin.none, needs=seen(store_done))
+        may("finish", when=b.running, then=b.owner.none)
+    p.claims("right generation")
+    return p
+
+
+@pytest.mark.parametrize("then_saved", [True, False])
+def test_a_plan_is_what_its_guard_asks_about(then_saved: bool) -> None:
+    found = verify(stored(then_saved).design())
+    assert isinstance(found, Refuted)
+    assert [wrong.work for wrong in found.findings.wrong_generation] == ["store"]
+
+
+def held(hold: bool) -> Protocol:
+    """Stores what does not run any more: with `hold` while the free is held, else while a facet value says done."""
+    p = Protocol("x")
+    compute, store = p.streams("compute", "store")
+    store_done, step_done = p.event("store_done", per="transfer"), p.event("step_done", per="step")
+    b = p.block(owner="none | running | done", data="empty | full", s="no | busy | yes")
+    free = p.free(b.owner.none & ~b.busy)
+    with p.step():
+        compute.forward(writes=b.running & b.empty, reads=b.running & b.full, then=b.full, signals=step_done)
+        store.copy_out(b.full & ~b.running & b.s.no, then=b.busy, signals=store_done)
+    with p.scheduler() as may:
+        may("allocate", when=free, then=b.running & b.empty & b.s.no, cancels=["store"])
+        may("stored", when=b.busy, then=b.s.yes, needs=seen(store_done))
+        if hold:
+            may("finish", when=b.running, then=b.owner.none, free=retired(newest))
+            may("mark", when=b.owner.done, then=b.owner.none)
+            may("end", when=b.running, then=b.owner.done, needs=retired(last_use))
+        else:
+            may("finish", when=b.running, then=b.owner.done)
+            may("return", when=b.owner.done, then=b.owner.none, needs=retired(last_use))
+    return p
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_held_block_is_not_running(hold: bool) -> None:
+    assert "RAW forward -> store" in races(held(hold).design())
+
+
+def test_a_guard_or_its_opposite_holds_of_a_held_block() -> None:
+    b = Protocol("x").block(owner="none | running", pin="none | storing")
+    block = {"owner": "held:none", "pin": "none"}
+    for guard in (b.running, b.owner.none, b.running | b.owner.none, b.running & b.pin.none, b.pin.none):
+        assert guard.holds(block) != (~guard).holds(block)
+        assert guard.holds(block) == (~~guard).holds(block)
+    assert (~b.running).holds(block) and (~b.owner.none).holds(block)
+    assert not b.running.holds(block) and not b.owner.none.holds(block)
+
+
+def many_facets(count: int) -> Protocol:
+    p = Protocol("x")
+    compute = p.stream("compute")
+    b = p.block(
+        owner="none | running", **{f"f{i}": " | ".join(f"v{i}_{j}" for j in range(4)) for i in range(count)}
+    )
+    free = p.free(b.owner.none)
+    with p.step():
+        compute.forward(writes=b.running)
+        compute.work("other", reads=b.running & b.v0_1, then=b.v0_2)
+    with p.scheduler() as may:
+        may("allocate", when=free, then=b.running)
+        may("finish", when=b.running, then=b.owner.none, cancels=["other"])
+        for i in range(count):
+            for j in range(4):
+                may(f"set {i} {j}", when=b.running, then=getattr(b, f"v{i}_{j}"), cancels=["other"])
+    return p
+
+
+def test_the_cap_bounds_the_time() -> None:
+    began = time.perf_counter()
+    found = verify(many_facets(12).design())
+    assert isinstance(found, Unknown)
+    assert time.perf_counter() - began < 30
+    assert isinstance(verify(many_facets(1).design()), Proved | Refuted)
+
+
+def test_a_guard_about_more_than_can_be_gone_through_is_refused() -> None:
+    p = many_facets(12)
+    b = BlockRef(p.design().facets)
+    everything = b.running
+    for i in range(12):
+        everything = everything & getattr(b, f"v{i}_0")
+    with p.scheduler() as may:
+        may("too much", when=everything, then=b.v0_2)
+    with pytest.raises(DesignError, match="33554432 combinations are more than"):
+        p.design()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kvsan.model.design.guards import DesignError, blocks, unknown
+from kvsan.model.design.guards import DesignError, asked, blocks, unknown
 from kvsan.model.design.ir import Design
 from kvsan.model.design.parts import MAIN, Block, Fence, Got, Mark, Retired, Rule, Seen, Submit, Work
 
@@ -33,8 +33,9 @@ def pending(design: Design) -> dict[str, frozenset[str]]:
     for item in planned:
         if isinstance(item, Work) and item.every_step:
             continue
-        changed = frozenset(facet for facet, _ in item.then)
-        out[item.name] = changed
+        guards = (item.when,) if isinstance(item, Submit) else (item.reads, item.writes)
+        asks = frozenset().union(*(asked(guard) for guard in guards))
+        out[item.name] = asks & {facet for facet, _ in item.then}
     return out
 
 
@@ -180,12 +181,13 @@ def _rule(design: Design, rule: Rule) -> None:
         if cancelled not in names:
             raise unknown("work", cancelled, names)
     plans = pending(design)
-    changes = dict(rule.then)
+    changes = {facet: value if rule.free is None else f"held:{value}" for facet, value in rule.then}
     for item in known:
         facets = plans.get(item.name, frozenset()) & changes.keys()
         if not facets or item.name in rule.cancels:
             continue
-        for block in blocks(design.facets):
+        guards = (item.when,) if isinstance(item, Submit) else (item.reads, item.writes)
+        for block in blocks(design.facets, rule.when, *guards):
             due = item.when.holds(block) if isinstance(item, Submit) else any(item.mode(block))
             after = {**block, **changes}
             still = item.when.holds(after) if isinstance(item, Submit) else any(item.mode(after))
