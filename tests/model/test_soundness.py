@@ -226,16 +226,16 @@ def test_a_guard_or_its_opposite_holds_of_a_held_block() -> None:
     for guard in (b.running, b.owner.none, b.running | b.owner.none, b.running & b.pin.none, b.pin.none):
         assert guard.holds(block) != (~guard).holds(block)
         assert guard.holds(block) == (~~guard).holds(block)
-    assert (~b.running).holds(block) and (~b.owner.none).holds(block)
-    assert not b.running.holds(block) and not b.owner.none.holds(block)
+    assert (~b.running).holds(block)
+    assert (~b.owner.none).holds(block)
+    assert not b.running.holds(block)
+    assert not b.owner.none.holds(block)
 
 
 def many_facets(count: int) -> Protocol:
     p = Protocol("x")
     compute = p.stream("compute")
-    b = p.block(
-        owner="none | running", **{f"f{i}": " | ".join(f"v{i}_{j}" for j in range(4)) for i in range(count)}
-    )
+    b = p.block(owner="none | running", **{f"f{i}": " | ".join(f"v{i}_{j}" for j in range(4)) for i in range(count)})
     free = p.free(b.owner.none)
     with p.step():
         compute.forward(writes=b.running)

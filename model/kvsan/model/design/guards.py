@@ -65,9 +65,9 @@ class Guard:
 
 @dataclass(frozen=True, slots=True, eq=True)
 class Is(Guard):
-    """The facet has one of these values. `domain` is all it could have, so that `~` can be read off. `other`: a block
-    that is held, whose facet has none of the values in the domain until the fence is seen, satisfies it; so `~b.running`
-    holds of it, and neither `b.running` nor `b.none` does."""
+    """The facet has one of these values. `domain` is all it could have, so that `~` can be read off. `other`: also a
+    block that is held, whose facet has none of the domain's values until the fence is seen; so `~b.running` holds of
+    it, and neither `b.running` nor `b.none` does."""
 
     facet: str
     values: tuple[str, ...]
