@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kvsan.model.design import Block, Design, Fence, Mark, Retired, Seen, Work
+from kvsan.model.design import Assign, Block, Design, Fence, Mark, Retired, Seen, Work
 
 Clock = dict[str, int]
 
@@ -71,7 +71,6 @@ class Engine:
         rule, cell = self.rules[name], self.cells[at]
         return (
             not self.inside
-            and not cell.held
             and rule.when.holds(cell.facets)
             and all(cell.last_use <= self.seen for need in rule.needs if isinstance(need, Retired))
         )
@@ -85,7 +84,7 @@ class Engine:
         for stream, event in rule.records:
             self._record(stream, event, [cell])
         if rule.free is None:
-            cell.facets.update(rule.then)
+            self._set(cell, rule.then)
         else:
             cell.held = dict(rule.then)
             for facet in cell.held:
@@ -102,6 +101,12 @@ class Engine:
         assert cell.fence <= self.seen
         cell.facets.update(cell.held)
         cell.held = {}
+
+    def _set(self, cell: Cell, then: Assign) -> None:
+        """What is set while a block is held is not set again by the return."""
+        cell.facets.update(then)
+        for facet, _ in then:
+            cell.held.pop(facet, None)
 
     def see(self) -> None:
         assert not self.inside
@@ -124,7 +129,7 @@ class Engine:
         for at in cells:
             if item.event is not None:
                 merge(self.host, self._event(item.event, self.cells[at]))
-            self.cells[at].facets.update(item.then)
+            self._set(self.cells[at], item.then)
 
     def work(self, work: Work, cells: Iterable[int]) -> None:
         """The work, for these blocks (none: for blocks that nobody looks at)."""
@@ -151,7 +156,7 @@ class Engine:
             cell.accesses += [(agent, count, False, work.name)] * reads + [(agent, count, True, work.name)] * writes
             if work.on is not None and work.on == self.recorder:
                 cell.last_use = self.launched
-            cell.facets.update(work.then)
+            self._set(cell, work.then)
         clock[agent] = count
         for event in work.signals:
             self._record(str(work.on), event, touched)
@@ -223,9 +228,8 @@ def simulate(engine: Engine, actions: int, dice: random.Random) -> None:
         else:
             at = dice.randrange(len(engine.cells))
             cell = engine.cells[at]
-            if cell.held:
-                if cell.fence <= engine.seen:
-                    engine.returns(at)
+            if cell.held and cell.fence <= engine.seen and dice.random() < 0.5:
+                engine.returns(at)
                 continue
             able = [name for name in engine.rules if engine.may(name, at)]
             if able:

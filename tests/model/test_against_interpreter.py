@@ -16,6 +16,7 @@ from kvsan.model.proof.system import System
 from kvsan.model.proof.verdict import Proved
 from model.interpreter import Engine, follow, simulate
 from model.random_designs import random_design
+from model.test_soundness import held
 
 
 def plain(actions: tuple[Action, ...]) -> list[tuple[str, str, bool]]:
@@ -53,6 +54,11 @@ def test_300_random_designs(first: int) -> None:
 @pytest.mark.parametrize("first", range(10_000, 12_000, 100))
 def test_2000_random_designs(first: int) -> None:
     compare(range(first, first + 100), plays=20)
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_a_guard_that_a_held_block_satisfies(hold: bool) -> None:
+    assert not agrees(held(hold).design(), random.Random(1), plays=40)
 
 
 @pytest.mark.parametrize("name", names())

@@ -13,6 +13,7 @@ from kvsan.model.ops import Access
 from kvsan.model.order import Order
 from kvsan.model.pasts import Agent, Bits
 from kvsan.model.proof import Proved, Refused, Refuted, Unknown, verify
+from kvsan.model.proof.actions import event_context, event_name
 from kvsan.model.proof.graph import explore
 from kvsan.model.proof.search import search
 from kvsan.model.proof.system import System
@@ -36,13 +37,13 @@ def toy(**more: object) -> Protocol:
     return p
 
 
-@pytest.mark.parametrize("name", names())
-def test_a_transfer_function_is_what_the_rules_do_to_one_access(name: str) -> None:
+@pytest.mark.parametrize("design", names())
+def test_a_transfer_function_is_what_the_rules_do_to_one_access(design: str) -> None:
     """`Order` over sets, started from pasts that hold the access (bit 0) or not, gives the same bits."""
-    system = System(load(name), 1)
+    system = System(load(design), 1)
     graph = explore(system, 10_000)
     transfers = Transfers(system.design, graph.actions(), system.threads)
-    dice = random.Random(name)
+    dice = random.Random(design)
     for action in dict.fromkeys(graph.actions()):
         for _ in range(4):
             bits = dice.getrandbits(len(transfers.contexts))
@@ -50,7 +51,7 @@ def test_a_transfer_function_is_what_the_rules_do_to_one_access(name: str) -> No
             order: Order[int] = Order(Bits())
             order.suppose(
                 {Agent(of, kind == "host"): past for (kind, of), past in known.items() if kind in ("stream", "host")},
-                {of: past for (kind, of), past in known.items() if kind == "event"},
+                {name: past for context, past in known.items() if (name := event_name(context)) is not None},
                 {of: past for (kind, of), past in known.items() if kind == "queue"},
             )
             issued = None
@@ -59,14 +60,15 @@ def test_a_transfer_function_is_what_the_rules_do_to_one_access(name: str) -> No
                 issued = found if isinstance(op, Access) else issued
             after = {}
             for kind, of in transfers.contexts:
-                if kind == "event":
-                    after[kind, of] = order.events[of].past if of in order.events else 0
+                name = event_name((kind, of))
+                if name is not None:
+                    after[kind, of] = order.events[name].past if name in order.events else 0
                 elif kind == "queue":
                     after[kind, of] = order.handed(of) or 0
                 else:
                     after[kind, of] = order.past(Agent(of, kind == "host"))
-            after |= {("event", new): after.get(("event", old), 0) for new, old in action.copies}
-            after |= {("event", of): 0 for of in action.forgets}
+            after |= {event_context(new): after.get(event_context(old), 0) for new, old in action.copies}
+            after |= {event_context(of): 0 for of in action.forgets}
             transfer = transfers.of[action]
             want = sum(transfers.bit[context] for context in transfers.contexts if after[context] & 1)
             assert transfer(bits) == want, action

@@ -26,6 +26,7 @@ from kvsan.model.design.parts import (
     Claim,
     Event,
     Item,
+    Mark,
     Per,
     Rule,
     StreamOf,
@@ -118,7 +119,7 @@ class Protocol:
         return [self.event(name, per) for name in names]
 
     def queue(self, name: str) -> QueueRef:
-        """A hand-off between host threads. One that carries two kinds of jobs is written as two."""
+        """A hand-off between host threads. One queue carries one kind of job: what carries two is written as two."""
         self._queues.append(name)
         return QueueRef(name)
 
@@ -154,11 +155,15 @@ class Protocol:
 
     @contextmanager
     def any_order(self) -> Iterator[None]:
-        """Parts of the step whose order the engine does not fix."""
+        """Parts of the step (work, jobs submitted) whose order the engine does not fix."""
+        if self.group is not None:
+            raise DesignError("p.any_order() inside p.any_order(): all parts of the outer one are in no fixed order")
         self._groups += 1
         self.group = self._groups
-        yield
-        self.group = None
+        try:
+            yield
+        finally:
+            self.group = None
 
     def submit(
         self,
@@ -187,6 +192,8 @@ class Protocol:
     # ── what is said of it ────────────────────────────────────────────────────────────────────────────────────────
 
     def claims(self, *claims: str) -> None:
+        if not claims:
+            raise DesignError(f"{self.name}: p.claims() claims nothing; name at least one of {', '.join(Claim)}")
         for claim in claims:
             if claim not in tuple(Claim):
                 raise unknown("claim", claim, tuple(Claim))
@@ -253,6 +260,12 @@ class Protocol:
     def add(self, item: Item) -> None:
         if self._open is None:
             raise DesignError("work belongs in `with p.step():` or in `with thread.jobs():`")
+        if self.group is not None and isinstance(item, Mark | Block):
+            what = f"{item.on}.record({item.event})" if isinstance(item, Mark) else f"p.sync({item.name!r})"
+            raise DesignError(
+                f"{what} inside p.any_order(): only work and submit can have no fixed order; write the record as"
+                " signals= of a work, a wait for it as after="
+            )
         self._programs.setdefault(self._open, []).append(item)
 
     def rule(self, rule: Rule) -> None:

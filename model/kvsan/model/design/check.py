@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from kvsan.model.design.guards import DesignError, blocks, unknown
+from kvsan.model.design.guards import DesignError, asked, blocks, unknown
 from kvsan.model.design.ir import Design
 from kvsan.model.design.parts import MAIN, Block, Fence, Got, Mark, Retired, Rule, Seen, Submit, Work
 
@@ -19,6 +19,7 @@ def check(design: Design) -> None:
     """Raises `DesignError` with what to write instead."""
     _unique(design)
     _roles(design)
+    _queues(design)
     _recorded(design)
     for rule in design.rules:
         _rule(design, rule)
@@ -32,8 +33,9 @@ def pending(design: Design) -> dict[str, frozenset[str]]:
     for item in planned:
         if isinstance(item, Work) and item.every_step:
             continue
-        changed = frozenset(facet for facet, _ in item.then)
-        out[item.name] = changed
+        guards = (item.when,) if isinstance(item, Submit) else (item.reads, item.writes)
+        asks = frozenset().union(*(asked(guard) for guard in guards))
+        out[item.name] = asks & {facet for facet, _ in item.then}
     return out
 
 
@@ -53,6 +55,13 @@ def _unique(design: Design) -> None:
         twice = [name for name, count in Counter(names).items() if count > 1]
         if twice:
             raise DesignError(f"{design.name}: two {what}s are called {twice[0]!r}; traces go by name")
+        for name in names:
+            if not name or not name.isprintable():  # the proof's own names begin with what cannot be printed
+                raise DesignError(f"{design.name}: {name!r} is no name for a {what}: it is empty or cannot be printed")
+    syncs = {item.name for item in design.step if isinstance(item, Block)}
+    for rule in design.rules:
+        if rule.name in syncs:
+            raise DesignError(f"{design.name}: a sync and a rule are called {rule.name!r}, and so would be their edges")
     for facet in design.facets:
         if len(set(facet.values)) < len(facet.values) or not all(v.isidentifier() for v in facet.values):
             raise DesignError(
@@ -93,6 +102,23 @@ def _roles(design: Design) -> None:
                 raise DesignError(f"{job.name}: nobody submits to {job.takes}")
 
 
+def _queues(design: Design) -> None:
+    """A queue holds one entry a block here: with two kinds in it, the later put would lend its knowledge to the
+    earlier entry."""
+    works = design.works()
+    for queue in design.queues:
+        put = [item.name for item in design.step if isinstance(item, Submit) and item.queue == queue]
+        put += [work.name for work in works if work.publishes == queue]
+        taken = [work.name for work in works if work.takes == queue]
+        taken += ["a rule"] if taken and any(Got(queue) in rule.needs for rule in design.rules) else []
+        for what, by in (("puts something in", put), ("takes something out of", taken)):
+            if len(by) > 1:
+                raise DesignError(
+                    f"{design.name}: one queue carries one kind of job; each of {', '.join(by)} {what} {queue!r}."
+                    " Write a queue for each kind"
+                )
+
+
 def _recorded(design: Design) -> None:
     recorded = {event for work in design.works() for event in work.signals}
     recorded |= {item.event for item in design.step if isinstance(item, Mark)}
@@ -112,6 +138,12 @@ def _recorded(design: Design) -> None:
             raise DesignError(
                 f"{by}: {event} is one object for all blocks, and another block's rule would replace it;"
                 " declare it per='block' or per='transfer'"
+            )
+    for item in design.step:
+        if isinstance(item, Mark) and item.event in transfers:
+            raise DesignError(
+                f"{item.on}.record({item.event}): {item.event} is an event of one block or transfer, and a record"
+                " between the works is for no block; say signals= at the work, or declare it without per="
             )
     every = [e for work in design.works() if work.every_step for e in work.signals]
     every += [item.event for item in design.step if isinstance(item, Mark)]
@@ -149,12 +181,13 @@ def _rule(design: Design, rule: Rule) -> None:
         if cancelled not in names:
             raise unknown("work", cancelled, names)
     plans = pending(design)
-    changes = dict(rule.then)
+    changes = {facet: value if rule.free is None else f"held:{value}" for facet, value in rule.then}
     for item in known:
         facets = plans.get(item.name, frozenset()) & changes.keys()
         if not facets or item.name in rule.cancels:
             continue
-        for block in blocks(design.facets):
+        guards = (item.when,) if isinstance(item, Submit) else (item.reads, item.writes)
+        for block in blocks(design.facets, rule.when, *guards):
             due = item.when.holds(block) if isinstance(item, Submit) else any(item.mode(block))
             after = {**block, **changes}
             still = item.when.holds(after) if isinstance(item, Submit) else any(item.mode(after))

@@ -12,6 +12,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 Assign = tuple[tuple[str, str], ...]
@@ -64,19 +65,23 @@ class Guard:
 
 @dataclass(frozen=True, slots=True, eq=True)
 class Is(Guard):
-    """The facet has one of these values. `domain` is all it could have, so that `~` can be read off."""
+    """The facet has one of these values. `domain` is all it could have, so that `~` can be read off. `other`: also a
+    block that is held, whose facet has none of the domain's values until the fence is seen; so `~b.running` holds of
+    it, and neither `b.running` nor `b.none` does."""
 
     facet: str
     values: tuple[str, ...]
     domain: tuple[str, ...]
+    other: bool = False
 
     __bool__ = Guard.__bool__
 
     def holds(self, block: Mapping[str, str]) -> bool:
-        return block[self.facet] in self.values
+        value = block[self.facet]
+        return value in self.values or (self.other and value not in self.domain)
 
     def __invert__(self) -> Guard:
-        return Is(self.facet, tuple(v for v in self.domain if v not in self.values), self.domain)
+        return Is(self.facet, tuple(v for v in self.domain if v not in self.values), self.domain, not self.other)
 
     def __str__(self) -> str:
         return f"{self.facet}={'/'.join(self.values) or 'never'}"
@@ -182,8 +187,28 @@ def assignment(guard: Guard | None, where: str) -> Assign:
     return tuple(out.items())
 
 
-def blocks(facets: tuple[Facet, ...]) -> Iterable[dict[str, str]]:
-    """Every combination of facet values."""
-    names = [facet.name for facet in facets]
-    for values in product(*(facet.values for facet in facets)):
-        yield dict(zip(names, values, strict=True))
+def asked(guard: Guard | None) -> frozenset[str]:
+    """The facets that a guard names."""
+    if isinstance(guard, Every | Some):
+        return frozenset().union(*(asked(part) for part in guard.parts))
+    return frozenset({guard.facet}) if isinstance(guard, Is) else frozenset()
+
+
+COMBINATIONS = 100_000
+"""How many combinations of facet values may decide a question about guards."""
+
+
+def blocks(facets: tuple[Facet, ...], *guards: Guard | None) -> Iterable[dict[str, str]]:
+    """Every combination of values of the facets that these guards name, the others as they are at first: enough to
+    tell apart what the guards tell apart. Raises `DesignError` if there are more than can be gone through."""
+    names = frozenset().union(*(asked(guard) for guard in guards))
+    asks = [facet for facet in facets if facet.name in names]
+    many = prod(len(facet.values) for facet in asks)
+    if many > COMBINATIONS:
+        raise DesignError(
+            f"guards that depend on {', '.join(facet.name for facet in asks)} together: {many} combinations are more"
+            f" than the {COMBINATIONS} that are gone through; ask about fewer facets at once"
+        )
+    start = {facet.name: facet.values[0] for facet in facets}
+    for values in product(*(facet.values for facet in asks)):
+        yield start | dict(zip((facet.name for facet in asks), values, strict=True))

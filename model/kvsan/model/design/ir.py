@@ -205,11 +205,10 @@ def _pinned(design: Design, pin: Edge) -> Design:
     if pin.at != "free" or facet is None or value not in facet.values:
         raise unknown("pin", pin.of, (f"{f.name}={value}" for f in design.facets for value in f.values))
     idle = Is(name, (value,), facet.values)
-    every = list(blocks(design.facets))
 
     def rule(item: Rule) -> Rule:
         """Where the rule takes only free blocks its guard stays readable."""
-        here = [block for block in every if item.when.holds(block)]
+        here = [block for block in blocks(design.facets, design.free, item.when) if item.when.holds(block)]
         takes = [b for b in here if design.free.holds(b) and not design.free.holds(b | dict(item.then))]
         if not takes:
             return item

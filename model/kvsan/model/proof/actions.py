@@ -27,7 +27,9 @@ writes, or another block's)."""
 READS, WRITES, OTHER = 1, 2, 4
 UNLAUNCHED = 99  # the fence is a step that nobody has launched
 
-LAST_USE, FENCE = "last_use", "fence"
+OWN = "\0"
+"""What the proof's own event names begin with, and no name in a design does (`design.check`)."""
+LAST_USE, FENCE = f"{OWN}last_use", f"{OWN}fence"
 
 
 class Control(NamedTuple):
@@ -80,7 +82,23 @@ Next = tuple[Action, Control]
 
 def slot(position: int) -> str:
     """The name of the completion event of the unseen step at this position."""
-    return f"unseen step {position}"
+    return f"{OWN}unseen step {position}"
+
+
+Context = tuple[str, str]
+"""Who can know of an access: ("stream" | "host" | "event" | "queue", name), or ("use", name), the completion event of
+a step that the proof itself keeps track of."""
+
+
+def event_context(event: str) -> Context:
+    """The context of an event as an op names it."""
+    return ("use", event.removeprefix(OWN)) if event.startswith(OWN) else ("event", event)
+
+
+def event_name(context: Context) -> str | None:
+    """What an op calls the event of this context; None if it is not an event's."""
+    kind, name = context
+    return name if kind == "event" else OWN + name if kind == "use" else None
 
 
 Calls = list[tuple[str, tuple[Op, ...]]]

@@ -215,7 +215,7 @@ def _others(design: Design) -> Iterator[Edge]:
 def _asks(design: Design) -> Iterator[str]:
     """The facets on which it depends whether a block is free."""
     for facet in design.facets:
-        for block in blocks(design.facets):
+        for block in blocks(design.facets, design.free):
             if len({design.free.holds(block | {facet.name: value}) for value in facet.values}) > 1:
                 yield facet.name
                 break
@@ -224,7 +224,7 @@ def _asks(design: Design) -> Iterator[str]:
 def _frees_block(design: Design, rule: Rule) -> bool:
     return any(
         rule.when.holds(block) and not design.free.holds(block) and design.free.holds(block | dict(rule.then))
-        for block in blocks(design.facets)
+        for block in blocks(design.facets, rule.when, design.free)
     )
 
 

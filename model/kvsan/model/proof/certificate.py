@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 from kvsan.model.design import Design
-from kvsan.model.proof.actions import FENCE, LAST_USE
+from kvsan.model.proof.actions import FENCE, LAST_USE, event_name
 
 Did = Literal["read", "write", "access"]
 """What the tracked access does: `access` is either."""
@@ -29,7 +29,7 @@ FORMAT = 1
 class Clause:
     """`where`: the values that each named part of the control state has, one of them; `unless`: the values that it has
     none of. A part that is not named may have any. `did`: which tracked accesses are meant. `knows`: contexts
-    ("stream" | "host" | "event" | "queue", name), one of which knows it."""
+    ("stream" | "host" | "event" | "queue" | "use", name), one of which knows it."""
 
     where: Parts
     did: Did
@@ -109,7 +109,7 @@ def name_of(context: tuple[str, str]) -> str:
         return "the host" if name == "host" else f"the {name} thread"
     if kind == "queue":
         return f"the queue {name!r}"
-    return {LAST_USE: "the event of the last use", FENCE: "the event of the fence"}.get(name, name)
+    return {LAST_USE: "the event of the last use", FENCE: "the event of the fence"}.get(event_name(context) or "", name)
 
 
 def fingerprint(design: Design) -> str:

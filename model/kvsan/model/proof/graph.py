@@ -22,7 +22,11 @@ S = TypeVar("S", bound=Hashable)
 
 
 class TooManyStatesError(Exception):
-    """The cap was reached."""
+    """The cap was reached: so many control states and actions between them, or so many states behind them."""
+
+
+TRIES = 4
+"""How many actions may be tried for each state that the cap allows: time goes with the actions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +50,12 @@ class Graph:
 
 
 def explore(system: System, cap: int) -> Graph:
-    """All reachable control states. Raises `TooManyStatesError`."""
+    """All reachable control states, the cap on them and the actions between them. Raises `TooManyStatesError`."""
     number = {system.start: 0}
     states = [system.start]
     came: list[tuple[int, Action] | None] = [None]
     after: list[tuple[tuple[Action, int], ...]] = []
+    moves = 0
     for at, state in enumerate(states):  # grows as we go: breadth first
         nexts = []
         for action, target in system.next(state):
@@ -59,8 +64,9 @@ def explore(system: System, cap: int) -> Graph:
                 to = number[target] = len(states)
                 states.append(target)
                 came.append((at, action))
-                if len(states) > cap:
-                    raise TooManyStatesError
+            moves += 1
+            if len(states) + moves > cap:
+                raise TooManyStatesError
             nexts.append((action, to))
         after.append(tuple(nexts))
     return Graph(tuple(states), tuple(after), tuple(came))
@@ -82,6 +88,8 @@ def dead(design: Design, graph: Graph) -> tuple[str, ...]:
         want += [f"read of {work.name!r}"] if work.reads is not None else []
         want += [f"write of {work.name!r}"] if work.writes is not None else []
     want += [f"{item.name!r}" for item in design.step if isinstance(item, Block | Submit)]
+    if not any(work.reads is not None or work.writes is not None for work in design.works()):
+        want.append("any access to the block (no work says reads= or writes=)")
     return tuple(name for name in want if name not in done)
 
 
@@ -199,8 +207,12 @@ def _walk(
     """The graph with some memory carried along; yields what `step` finds, nearest first."""
     came: dict[tuple[int, S], tuple[tuple[int, S], Action] | None] = {(0, start): None}
     todo = [(0, start)]
+    tries = 0
     for here in todo:
         at, memory = here
+        tries += len(graph.after[at])
+        if tries > TRIES * cap:
+            raise TooManyStatesError
         for action, to in graph.after[at]:
             then, found = step(memory, action, at)
             if found:

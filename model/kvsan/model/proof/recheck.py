@@ -23,12 +23,11 @@ from kvsan.model.design import MAIN, Design
 from kvsan.model.ops import Access, Drop, Poll, Record, Sync, Wait
 from kvsan.model.order import Issued, Order
 from kvsan.model.pasts import Agent, Element
-from kvsan.model.proof.actions import Action
+from kvsan.model.proof.actions import Action, Context, event_context, event_name
 from kvsan.model.proof.certificate import Certificate, Clause, fingerprint
 from kvsan.model.proof.solver import solver
 from kvsan.model.proof.table import Table, tabulate
 
-Context = tuple[str, str]
 SECONDS = 15.0
 PROVES = ("race-free", "host-quiescent")
 """What a certificate can prove. The first is checked whether or not it is asked for."""
@@ -220,7 +219,7 @@ class _Queries:
         pasts = {context: z3.And(tracked, knows) for context, knows in here.knows.items()}
         order.suppose(
             {Agent(name, kind == "host"): past for (kind, name), past in pasts.items() if kind in ("stream", "host")},
-            {name: past for (kind, name), past in pasts.items() if kind == "event"},
+            {event: past for context, past in pasts.items() if (event := event_name(context)) is not None},
             {name: past for (kind, name), past in pasts.items() if kind == "queue"},
         )
         issued: Issued[Any] | None = None
@@ -229,8 +228,8 @@ class _Queries:
             if isinstance(op, Access) and action.touch is not None:
                 issued = found
         now = {context: _past(order, context) for context in self.contexts}
-        renamed = {("event", new): now["event", old] for new, old in action.copies}
-        now |= renamed | {("event", name): z3.BoolVal(False) for name in action.forgets}
+        renamed = {event_context(new): now[event_context(old)] for new, old in action.copies}
+        now |= renamed | {event_context(name): z3.BoolVal(False) for name in action.forgets}
         effect = [there.knows[context] == now[context] for context in self.contexts]
         begins = {True: z3.Bool("the tracked one is this write"), False: z3.Bool("the tracked one is this read")}
         may = {
@@ -254,8 +253,9 @@ class _Queries:
 
 def _past(order: Order[Any], context: Context) -> Any:
     kind, name = context
-    if kind == "event":
-        recorded = order.events.get(name)
+    event = event_name(context)
+    if event is not None:
+        recorded = order.events.get(event)
         return order.lattice.bottom() if recorded is None else recorded.past
     if kind == "queue":
         handed = order.handed(name)
@@ -274,4 +274,4 @@ def _contexts(table: Table) -> dict[Context, None]:
         names += [name for copy in action.copies for name in copy]
         names += action.forgets
         names += [op.event for op in action.ops if isinstance(op, Record | Wait | Poll | Sync | Drop) and op.event]
-    return out | {("event", name): None for name in names}
+    return out | {event_context(name): None for name in names}

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from kvsan.model.design import MAIN
 from kvsan.model.hazard import Kind, conflict
 from kvsan.model.proof.actions import Action
-from kvsan.model.proof.graph import Graph, TooManyStatesError
+from kvsan.model.proof.graph import TRIES, Graph, TooManyStatesError
 from kvsan.model.proof.system import System
 from kvsan.model.proof.transfer import Transfer, Transfers
 
@@ -86,9 +86,11 @@ def search(
     unseen: int | None = None
     came: dict[int, tuple[int, Action] | None] = {0: None}
     todo = [0]
+    tries = 0
     for here in todo:
         bits, rest = here & low, here >> width
         at, what = divmod(rest, many)
+        tries += len(after[at])
         if what and unseen is None and idle_free[at] and not bits & host:
             unseen = here
         for action, to, transfer, read in after[at]:
@@ -122,7 +124,7 @@ def search(
                 if target not in came:
                     came[target] = (here, action)
                     todo.append(target)
-        if len(todo) > cap:
+        if len(todo) > cap or tries > TRIES * cap:
             raise TooManyStatesError
         if first is not None and first <= have:
             break

@@ -81,7 +81,7 @@ def tabulate(design: Design, run_ahead: int | None, cap: int) -> Table:
                 number[target] = len(states)
                 states.append(target)
             moves.append((at, actions.setdefault(action, len(actions)), number[target]))
-        if len(states) > cap:
+        if len(states) + len(moves) > cap:
             raise TooManyStatesError
     return Table(system, tuple(states), tuple(actions), tuple(dict.fromkeys(moves)))
 

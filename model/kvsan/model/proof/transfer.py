@@ -17,10 +17,7 @@ from kvsan.model.design import Design
 from kvsan.model.ops import Access, Drop, Poll, Record, Sync, Wait
 from kvsan.model.order import Issued, Order
 from kvsan.model.pasts import Agent, Element
-from kvsan.model.proof.actions import Action
-
-Context = tuple[str, str]
-"""("stream" | "host" | "event" | "queue", name)."""
+from kvsan.model.proof.actions import Action, Context, event_context, event_name
 
 Past = frozenset[Context | Element]
 
@@ -55,7 +52,7 @@ def effect(action: Action, contexts: Iterable[Context]) -> Effect:
     names = list(contexts)
     order.suppose(
         {Agent(name, kind == "host"): frozenset({(kind, name)}) for kind, name in names if kind in ("stream", "host")},
-        {name: frozenset({(kind, name)}) for kind, name in names if kind == "event"},
+        {event: frozenset({context}) for context in names if (event := event_name(context)) is not None},
         {name: frozenset({(kind, name)}) for kind, name in names if kind == "queue"},
     )
     issued: Issued[Past] | None = None
@@ -66,16 +63,17 @@ def effect(action: Action, contexts: Iterable[Context]) -> Effect:
 
     def now(context: Context) -> Past:
         kind, name = context
-        if kind == "event":
-            recorded = order.events.get(name)
+        event = event_name(context)
+        if event is not None:
+            recorded = order.events.get(event)
             return recorded.past if recorded is not None else frozenset()
         if kind == "queue":
             return order.handed(name) or frozenset()
         return order.past(Agent(name, kind == "host"))
 
     after = {context: now(context) for context in names}
-    renamed = {("event", new): after["event", old] for new, old in action.copies}
-    return Effect(after | renamed | {("event", name): frozenset() for name in action.forgets}, issued)
+    renamed = {event_context(new): after[event_context(old)] for new, old in action.copies}
+    return Effect(after | renamed | {event_context(name): frozenset() for name in action.forgets}, issued)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +149,11 @@ class Transfers:
         out |= {("event", event.name): None for event in design.events}
         out |= {("queue", queue): None for queue in design.queues}
         for action in actions:
-            out |= {("event", name): None for copy in action.copies for name in copy}
-            out |= {("event", name): None for name in action.forgets}
+            out |= {event_context(name): None for copy in action.copies for name in copy}
+            out |= {event_context(name): None for name in action.forgets}
             for op in action.ops:
                 if isinstance(op, Record | Wait | Poll | Sync | Drop) and op.event is not None:
-                    out["event", op.event] = None
+                    out[event_context(op.event)] = None
         return list(out)
 
     def _read(self, contexts: list[Context], effects: Mapping[Action, Effect]) -> list[Context]:
