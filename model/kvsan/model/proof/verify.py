@@ -13,7 +13,7 @@ from kvsan.model.design import Design
 from kvsan.model.proof.assumptions import assumptions
 from kvsan.model.proof.confirm import confirm
 from kvsan.model.proof.graph import TooManyStatesError, dead, explore, stuck, vacuous, wrong_generations
-from kvsan.model.proof.search import Found, Pair, search
+from kvsan.model.proof.search import Found, Pair, pairs, search
 from kvsan.model.proof.system import System
 from kvsan.model.proof.verdict import Findings, Proved, Race, Refused, Refuted, Unknown, Verdict
 
@@ -44,7 +44,7 @@ def verify(design: Design, *, cap: int = CAP, certify: bool = False, seconds: fl
             states=found.states,
             control_states=len(graph.states),
             races=races,
-            kept_apart=tuple(sorted(found.pairs - found.races.keys())),
+            kept_apart=tuple(sorted(pairs(graph) - found.races.keys())),
             stuck=stuck(system, graph, closed=False),
             stuck_closed=stuck(system, graph, closed=True),
             vacuous=vacuous(graph, cap),
