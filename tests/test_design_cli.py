@@ -152,9 +152,26 @@ BAD: dict[str, tuple[str, str]] = {
     "exits without a word": ("raise SystemExit\n", r"mine\.py:1: SystemExit$"),
     "many lines": ("raise ValueError('one\\ntwo\\n\\nthree')\n", r"mine\.py:1: ValueError: one two three$"),
     "deep": ("def f():\n    return f()\nf()\n", r"mine\.py:2: RecursionError: "),
+    "an exception that cannot be shown": (
+        "class E(Exception):\n    def __str__(self):\n        raise ValueError\n\nraise E\n",
+        r"mine\.py:5: E$",
+    ),
+    "broken contents": (
+        GOOD + "import dataclasses\nDESIGN = dataclasses.replace(p.design(), rules=('x',))\n",
+        r"mine\.py:14: mine: rules\[0\] is 'x', not Rule$",
+    ),
+    "a run-ahead in words": (GOOD.replace('"mine"', '"mine", run_ahead="two"'), r"mine\.py:4: run_ahead is a number"),
+    "another protocol's value": (
+        GOOD.replace("then=b.none", "then=Protocol('q').block(pin='off | on').on"),
+        r"mine\.py:12: finish: then= asks pin=on, which is of another protocol's block",
+    ),
+    "DESIGN is something else beside a protocol": (GOOD + "DESIGN = 5\n", r"mine\.py:13: DESIGN is no design"),
     "no design": ("x = 1\n", r"mine\.py: defines no design; end it with DESIGN = p\.design\(\)"),
     "empty": ("", r"mine\.py: defines no design"),
-    "DESIGN is something else": ("DESIGN = 3\n", r"mine\.py: defines no design; DESIGN is no design"),
+    "DESIGN is something else": (
+        "DESIGN = 3\n",
+        r"mine\.py:1: DESIGN is no design but of type int; write DESIGN = p\.design\(\)",
+    ),
     "two designs": (
         GOOD + "a = p.design()\np.claims('progress')\nb2 = p.design()\n",
         r"defines 2 designs \(a, b2\); call",
