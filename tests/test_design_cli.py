@@ -136,6 +136,16 @@ def test_what_a_file_prints_does_not_spoil_the_report(write: Any) -> None:
     assert "hello" in run.stderr
 
 
+def test_nor_does_what_it_writes_to_the_descriptor(write: Any) -> None:
+    path = write("import os, subprocess\nos.write(1, b'raw')\nsubprocess.run(['echo', 'child'])\n" + GOOD)
+    run = subprocess.run([sys.executable, "-m", "kvsan.checker", "verify", str(path), path, "--format", "json"],
+                         capture_output=True, check=False, text=True,
+                         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert [json.loads(line)["verdict"] for line in run.stdout.splitlines()] == ["proved", "proved"]
+    assert run.stderr.count("raw") == run.stderr.count("child") == 2
+
+
 BAD: dict[str, tuple[str, str]] = {
     "syntax": ("x = 1\nwith p.step(:\n", r"mine\.py:2: SyntaxError: "),
     "indentation": ("x = 1\n  y = 2\n", r"mine\.py:2: IndentationError: "),
@@ -298,6 +308,13 @@ def test_markdown(request: pytest.FixtureRequest, name: str) -> None:
     same(request, f"design-{name}.md", settled(run.stdout))
 
 
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_narrow_page(name: str) -> None:
+    narrow, wide = (kvsan(*COMMANDS[name], columns=width).stdout for width in (40, 120))
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert "".join(settled(narrow).split()) == "".join(settled(wide).split()), "wrapped, and nothing else"
+
+
 @pytest.mark.parametrize("name", names())
 def test_every_design_fits_80_columns(name: str) -> None:
     run = kvsan("verify", name, "--quick", columns=80)
@@ -432,6 +449,20 @@ def test_each_counterexample_is_a_trace_that_is_racy_with_the_same_kind(name: st
     if wanted:
         out = kvsan("verify", name, "--quick", "--trace", tmp_path / "out", columns=80).stdout
         assert all(path in out for _, path in wanted)
+
+
+def test_traces_whose_names_differ_in_a_sign_are_two_files(write: Any, tmp_path: Path) -> None:
+    two = GOOD.replace("compute.forward(writes=b.running)", "compute.forward(name='f d', writes=b.running)\n"
+                       "    side.forward(name='f-d', writes=b.running)") \
+        .replace('p.stream("compute")', 'p.stream("compute")\nside = p.stream("side")')  # fmt: skip
+    files = [write(two.replace('"mine"', f'"{name}"'), f"{at}.py") for at, name in enumerate(["my one", "my-one"])]
+    found = documents(kvsan("verify", *files, "--format", "json", "--quick", "--trace", tmp_path / "out"))
+    traces = [(race["kind"], race["later"], race["trace"]) for one in found for race in one["races"]]
+    assert len(traces) >= 4
+    assert len({trace for _, _, trace in traces}) == len(traces) == len(list(tmp_path.glob("out/*")))
+    for kind, later, trace in traces:
+        hazards = check(trace, all_pairs=True).hazards
+        assert (kind, later) in {(hazard.kind.value, hazard.later.label) for hazard in hazards}
 
 
 def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_a_run_ahead_is_a_number_of_steps_or_any(steps: Any) -> None:
 def test_a_run_ahead_that_is_one() -> None:
     for steps in (0, 3, "any"):
         sound(replace(load("vllm-synchronous"), run_ahead=steps))
-        assert Protocol("x", run_ahead=steps).run_ahead == steps  # type: ignore[arg-type]
+        assert Protocol("x", run_ahead=steps).run_ahead == steps
 
 
 def test_a_protocol_has_one_step() -> None:

@@ -49,6 +49,7 @@ def verify_command(designs: tuple[str, ...], form: str, quick: bool, certify: bo
     from kvsan.model.proof import Proved, Refuted
 
     exits: list[Exit] = []
+    taken: set[str] = set()
     shown = 0
     for name in designs:
         verdict = _verdict(name, certify=certify)
@@ -59,7 +60,7 @@ def verify_command(designs: tuple[str, ...], form: str, quick: bool, certify: bo
         certified = isinstance(verdict, Proved | Refuted) and bool(
             verdict.certificate or verdict.times or verdict.unchecked
         )
-        traces = _traces(verdict, Path(out)) if out is not None else {}
+        traces = _traces(verdict, Path(out), taken) if out is not None else {}
         judged = isinstance(verdict, Proved | Refuted)
         keepers = _keepers(verdict.design) if judged and not quick else None
         if form == "json":
@@ -194,8 +195,9 @@ def _keepers(design: Design) -> Mapping[Pair, Sequence[Edge]]:
     return out
 
 
-def _traces(verdict: Verdict, folder: Path) -> dict[str, str]:
-    """Writes each counterexample of a claim that is a hazard; returns where, by pair (or `GEN work`)."""
+def _traces(verdict: Verdict, folder: Path, taken: set[str]) -> dict[str, str]:
+    """Writes each counterexample of a claim that is a hazard; returns where, by pair (or `GEN work`). `taken`: the file
+    names of this run so far."""
     from kvsan.checker.trace import TraceWriter
     from kvsan.checker.trace.header import Header
     from kvsan.model.design import Claim
@@ -213,7 +215,7 @@ def _traces(verdict: Verdict, folder: Path) -> dict[str, str]:
     out = {}
     for name, actions in schedules.items():
         played = replay(verdict.design, actions)
-        path = folder / f"{_slug(verdict.design.name)}-{_slug(name)}.jsonl"
+        path = folder / _file_name(f"{_slug(verdict.design.name)}-{_slug(name)}", taken)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with TraceWriter(path, Header(played.pools, played.streams)) as trace:
@@ -226,7 +228,17 @@ def _traces(verdict: Verdict, folder: Path) -> dict[str, str]:
 
 
 def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:80]
+
+
+def _file_name(stem: str, taken: set[str]) -> str:
+    """A name that no other trace of this run has, on a disk that ignores case too."""
+    name, number = f"{stem}.jsonl", 1
+    while name.lower() in taken:
+        number += 1
+        name = f"{stem}-{number}.jsonl"
+    taken.add(name.lower())
+    return name
 
 
 def _next(shown: int) -> None:

@@ -8,9 +8,10 @@ not ended: Ctrl-C.
 from __future__ import annotations
 
 import ast
+import os
 import sys
 import traceback
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,7 @@ def _run(path: Path, code: CodeType) -> dict[str, Any]:
     """The file's names, after it has run. What it prints goes to stderr: stdout is the report's."""
     module = ModuleType(MODULE)
     module.__file__ = str(path)
-    with _importable(path, module), redirect_stdout(sys.stderr):
+    with _importable(path, module), redirect_stdout(sys.stderr), _descriptor_to_stderr():
         try:
             exec(code, module.__dict__)
         except KeyboardInterrupt:
@@ -71,6 +72,25 @@ def _run(path: Path, code: CodeType) -> dict[str, Any]:
         except BaseException as error:  # SystemExit too: a design file has no say in our exit status
             raise DesignFileError(f"{_where(path, error)}: {_line(error)}") from None
     return module.__dict__
+
+
+@contextmanager
+def _descriptor_to_stderr() -> Iterator[None]:
+    """What the file, or a process that it starts, writes to descriptor 1 goes to stderr too."""
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is none to spoil
+        yield
+        return
+    try:
+        if sys.__stdout__ is not None:
+            sys.__stdout__.flush()
+        with suppress(OSError):
+            os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextmanager

@@ -227,7 +227,7 @@ def render_verdict(
 def head(page: Page, verdict: Verdict) -> None:
     """The verdict in a few lines."""
     name = type(verdict).__name__.lower()
-    page.lines.append(f"{clean(verdict.design.name)}: {page.paint(name.upper(), fg=COLOUR[name], bold=True)}")
+    page.headline(verdict.design.name, [(name, COLOUR[name])])
     if verdict.design.title != verdict.design.name:
         page.line(verdict.design.title, 2)
     if verdict.design.reference:
