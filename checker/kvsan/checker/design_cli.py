@@ -7,7 +7,6 @@ file that raises, a design with a rule that can never happen), 3 unknown. Over s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,7 @@ from kvsan.checker.terminal import colour, width, write_json
 from kvsan.checker.verdict import Exit, worst
 
 if TYPE_CHECKING:
-    from kvsan.model.design import Design, Edge
-    from kvsan.model.proof import Action, Pair, Verdict
+    from kvsan.model.proof import Action, Verdict
 
 _form = click.option(
     "--format",
@@ -46,7 +44,7 @@ def verify_command(designs: tuple[str, ...], form: str, quick: bool, certify: bo
     """
     from kvsan.checker.report import design as text
     from kvsan.checker.report import design_document, design_markdown
-    from kvsan.model.proof import Proved, Refuted
+    from kvsan.model.proof import Proved, Refuted, keepers
 
     exits: list[Exit] = []
     taken: set[str] = set()
@@ -61,16 +59,17 @@ def verify_command(designs: tuple[str, ...], form: str, quick: bool, certify: bo
             verdict.certificate or verdict.times or verdict.unchecked
         )
         traces = _traces(verdict, Path(out), taken) if out is not None else {}
-        judged = isinstance(verdict, Proved | Refuted)
-        keepers = _keepers(verdict.design) if judged and not quick else None
+        kept = None
+        if isinstance(verdict, Proved | Refuted) and not quick:
+            kept = keepers(verdict.design, verdict.findings.kept_apart)
         if form == "json":
-            write_json(design_document.verified(verdict, keepers or {}, traces, certified=certified))
+            write_json(design_document.verified(verdict, kept or {}, traces, certified=certified))
         elif form == "markdown":
             _next(shown)
-            click.echo(design_markdown.verdict(verdict, keepers, traces, certified=certified))
+            click.echo(design_markdown.verdict(verdict, kept, traces, certified=certified))
         else:
             _next(shown)
-            click.echo(text.render_verdict(verdict, keepers, traces, width(), certified=certified, colour=colour()))
+            click.echo(text.render_verdict(verdict, kept, traces, width(), certified=certified, colour=colour()))
         shown += 1
     raise SystemExit(worst(exits))
 
@@ -182,17 +181,6 @@ def _exit(verdict: Verdict) -> Exit:
         "Unknown": Exit.INCOMPLETE,
         "Refused": Exit.BAD_INPUT,
     }[type(verdict).__name__]
-
-
-def _keepers(design: Design) -> Mapping[Pair, Sequence[Edge]]:
-    """For each pair the edges without which, one at a time, it could race."""
-    from kvsan.model.proof import redundant
-
-    out: dict[Pair, list[Edge]] = {}
-    for one in redundant(design, weaker=False, cores=False).needed:
-        for pair in one.pairs:
-            out.setdefault(pair, []).append(one.edge)
-    return out
 
 
 def _traces(verdict: Verdict, folder: Path, taken: set[str]) -> dict[str, str]:

@@ -5,6 +5,7 @@ Everything that came out of a trace goes through `clean`: a label with an escape
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -62,8 +63,9 @@ class Page:
         room = self.width - indent - gap
         if room < MIN_TEXT and name_width > MIN_TEXT:
             for part in textwrap.wrap(clean(name), self.width - indent, break_on_hyphens=False):
-                self.lines.append(pad + self.paint(" ".join(part.split()), **style))
-            self.line(text, indent + 2)
+                self.lines.append(pad + self.paint(re.sub(" {2,}", "  ", part), **style))
+            if text:
+                self.line(text, indent + 2)
             return
         room = max(MIN_TEXT, room)
         wrapped = textwrap.wrap(clean(text), room, break_on_hyphens=False) or [""]

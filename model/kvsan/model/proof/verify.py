@@ -8,8 +8,10 @@ needs more, at 2, 3 and 4.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
+from functools import partial
 
-from kvsan.model.design import Design
+from kvsan.model.design import Design, DesignError, Edge
 from kvsan.model.proof.assumptions import assumptions
 from kvsan.model.proof.confirm import confirm
 from kvsan.model.proof.graph import TooManyStatesError, dead, explore, stuck, vacuous, wrong_generations
@@ -66,6 +68,34 @@ def racy_pairs(design: Design, *, cap: int = CAP) -> frozenset[Pair]:
     """Only which pairs can race: what a search over many designs asks. Raises `TooManyStatesError`."""
     system = System(design, None if design.run_ahead == "any" else design.run_ahead)
     return frozenset(search(system, explore(system, cap), cap).races)
+
+
+class Racy:
+    """The racy pairs of a design; each design is asked about once."""
+
+    def __init__(self, cap: int = CAP) -> None:
+        self._cap = cap
+        self._known: dict[Design, frozenset[Pair] | None] = {}
+
+    def __call__(self, make: Callable[[], Design]) -> frozenset[Pair] | None:
+        """None: there is no such design, or no verdict on it."""
+        try:
+            design = make()
+            if design not in self._known:
+                self._known[design] = racy_pairs(design, cap=self._cap)
+            return self._known[design]
+        except (DesignError, TooManyStatesError):
+            return None
+
+
+def keepers(design: Design, pairs: Iterable[Pair], ask: Racy | None = None) -> dict[Pair, tuple[Edge, ...]]:
+    """For each pair the edges without which, one at a time, it could race. None: several do it, or the program does."""
+    ask = ask or Racy()
+    out: dict[Pair, list[Edge]] = {pair: [] for pair in pairs}
+    for edge in design.edges:
+        for pair in (ask(partial(design.without, edge)) or frozenset()) & out.keys():
+            out[pair].append(edge)
+    return {pair: tuple(edges) for pair, edges in out.items()}
 
 
 def _shown(design: Design, found: Found, cap: int) -> tuple[Race, ...]:
