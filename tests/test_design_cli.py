@@ -136,6 +136,16 @@ def test_what_a_file_prints_does_not_spoil_the_report(write: Any) -> None:
     assert "hello" in run.stderr
 
 
+def test_nor_does_what_it_writes_to_the_descriptor(write: Any) -> None:
+    path = write("import os, subprocess\nos.write(1, b'raw')\nsubprocess.run(['echo', 'child'])\n" + GOOD)
+    run = subprocess.run([sys.executable, "-m", "kvsan.checker", "verify", str(path), path, "--format", "json"],
+                         capture_output=True, check=False, text=True,
+                         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert [json.loads(line)["verdict"] for line in run.stdout.splitlines()] == ["proved", "proved"]
+    assert run.stderr.count("raw") == run.stderr.count("child") == 2
+
+
 BAD: dict[str, tuple[str, str]] = {
     "syntax": ("x = 1\nwith p.step(:\n", r"mine\.py:2: SyntaxError: "),
     "indentation": ("x = 1\n  y = 2\n", r"mine\.py:2: IndentationError: "),
@@ -152,9 +162,26 @@ BAD: dict[str, tuple[str, str]] = {
     "exits without a word": ("raise SystemExit\n", r"mine\.py:1: SystemExit$"),
     "many lines": ("raise ValueError('one\\ntwo\\n\\nthree')\n", r"mine\.py:1: ValueError: one two three$"),
     "deep": ("def f():\n    return f()\nf()\n", r"mine\.py:2: RecursionError: "),
+    "an exception that cannot be shown": (
+        "class E(Exception):\n    def __str__(self):\n        raise ValueError\n\nraise E\n",
+        r"mine\.py:5: E$",
+    ),
+    "broken contents": (
+        GOOD + "import dataclasses\nDESIGN = dataclasses.replace(p.design(), rules=('x',))\n",
+        r"mine\.py:14: mine: rules\[0\] is 'x', not Rule$",
+    ),
+    "a run-ahead in words": (GOOD.replace('"mine"', '"mine", run_ahead="two"'), r"mine\.py:4: run_ahead is a number"),
+    "another protocol's value": (
+        GOOD.replace("then=b.none", "then=Protocol('q').block(pin='off | on').on"),
+        r"mine\.py:12: finish: then= asks pin=on, which is of another protocol's block",
+    ),
+    "DESIGN is something else beside a protocol": (GOOD + "DESIGN = 5\n", r"mine\.py:13: DESIGN is no design"),
     "no design": ("x = 1\n", r"mine\.py: defines no design; end it with DESIGN = p\.design\(\)"),
     "empty": ("", r"mine\.py: defines no design"),
-    "DESIGN is something else": ("DESIGN = 3\n", r"mine\.py: defines no design; DESIGN is no design"),
+    "DESIGN is something else": (
+        "DESIGN = 3\n",
+        r"mine\.py:1: DESIGN is no design but of type int; write DESIGN = p\.design\(\)",
+    ),
     "two designs": (
         GOOD + "a = p.design()\np.claims('progress')\nb2 = p.design()\n",
         r"defines 2 designs \(a, b2\); call",
@@ -279,6 +306,13 @@ def test_markdown(request: pytest.FixtureRequest, name: str) -> None:
     for line in run.stdout.splitlines():
         assert not line.startswith("|") or line.endswith("|")
     same(request, f"design-{name}.md", settled(run.stdout))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_narrow_page(name: str) -> None:
+    narrow, wide = (kvsan(*COMMANDS[name], columns=width).stdout for width in (40, 120))
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert "".join(settled(narrow).split()) == "".join(settled(wide).split()), "wrapped, and nothing else"
 
 
 @pytest.mark.parametrize("name", names())
@@ -415,6 +449,20 @@ def test_each_counterexample_is_a_trace_that_is_racy_with_the_same_kind(name: st
     if wanted:
         out = kvsan("verify", name, "--quick", "--trace", tmp_path / "out", columns=80).stdout
         assert all(path in out for _, path in wanted)
+
+
+def test_traces_whose_names_differ_in_a_sign_are_two_files(write: Any, tmp_path: Path) -> None:
+    two = GOOD.replace("compute.forward(writes=b.running)", "compute.forward(name='f d', writes=b.running)\n"
+                       "    side.forward(name='f-d', writes=b.running)") \
+        .replace('p.stream("compute")', 'p.stream("compute")\nside = p.stream("side")')  # fmt: skip
+    files = [write(two.replace('"mine"', f'"{name}"'), f"{at}.py") for at, name in enumerate(["my one", "my-one"])]
+    found = documents(kvsan("verify", *files, "--format", "json", "--quick", "--trace", tmp_path / "out"))
+    traces = [(race["kind"], race["later"], race["trace"]) for one in found for race in one["races"]]
+    assert len(traces) >= 4
+    assert len({trace for _, _, trace in traces}) == len(traces) == len(list(tmp_path.glob("out/*")))
+    for kind, later, trace in traces:
+        hazards = check(trace, all_pairs=True).hazards
+        assert (kind, later) in {(hazard.kind.value, hazard.later.label) for hazard in hazards}
 
 
 def test_a_trace_that_cannot_be_written(tmp_path: Path) -> None:

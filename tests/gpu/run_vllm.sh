@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run_vllm.sh unpack|setup|smoke|accept|loads|cost|mp|soak: the acceptance runs on a GPU machine without a network.
+# run_vllm.sh unpack|setup|kvsan|smoke|accept|loads|cost|mp|soak|hooks: the acceptance runs on a GPU machine without a network.
 # Parts of vLLM come in .vllm/ (carried, one a call); results go to $OUT/results.jsonl. See tests/gpu/README.md.
 set -uo pipefail
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -42,29 +42,33 @@ smoke) # one run of each version, everything shown
 accept) # 0.23.0: five fence modes, eager and graphs, both runners
     for runner in v1 v2; do modes 0.23.0 $runner; modes 0.23.0 $runner --graphs; done
     cp /tmp/traces/0.23.0-v{1,2}-{none,fixed}.jsonl.gz "$out/" 2>/dev/null; table ;;
-loads) # 0.24.0: at least 500 loads, without and with the load fence; the other connector
+loads) # 0.24.0: at least 500 loads, without and with the load fence
     use 0.24.0; export KVSAN=1
     for runner in v1 v2; do for fence in none load; do
         one "0.24.0-$runner-$fence" 280 accept --runner $runner --fence $fence --requests 1200 --tokens 32 \
             --trace "/tmp/traces/0.24.0-$runner-$fence.jsonl.gz"
     done; one "0.24.0-$runner-graphs" 280 accept --runner $runner --graphs --requests 300 --tokens 32; done
-    for version in 0.23.0 0.24.0; do
-        use $version; one "$version-offloading" 280 accept --connector OffloadingConnector --requests 300 --tokens 32 \
-            --trace "/tmp/traces/$version-offloading.jsonl.gz"
-    done
-    wait; cp /tmp/traces/0.24.0-v{1,2}-none.jsonl.gz /tmp/traces/*-offloading.jsonl.gz "$out/" 2>/dev/null; table ;;
+    wait; cp /tmp/traces/0.24.0-v{1,2}-none.jsonl.gz "$out/" 2>/dev/null; table ;;
 cost) # one after the other: nothing else runs
-    use 0.24.0
-    for more in "" --graphs; do
-        export KVSAN=1; one "cost$more" 180 cost --windows 24 $more; wait
-        unset KVSAN; one "csan$more" 110 csan $more; wait
-    done; table ;;
+    use 0.24.0; export KVSAN=1
+    for more in "" --graphs; do one "cost$more" 150 cost --windows 20 $more; wait; done
+    unset KVSAN; one csan 110 csan --windows 12; wait; table ;;
 mp) # processes apart, merged
     use 0.24.0; export KVSAN=1; rm -f /tmp/traces/mp-*.gz
     one mp 150 mp --trace "/tmp/traces/mp-%p.jsonl.gz"; wait; ls -l /tmp/traces/mp-*.gz
     python3 -m kvsan.checker merge /tmp/traces/mp-*.gz -o "$out/mp-merged.jsonl.gz"
     python3 -m kvsan.checker check "$out/mp-merged.jsonl.gz" | tail -n 40; table ;;
-soak) # memory and manners; beside each other
+soak) # memory and manners beside each other; the other connector and the hooks of torch
     use 0.24.0; export KVSAN=1
-    one soak 420 soak --seconds "${2:-300}" --cpu-gib 2; one fault 150 fault; wait; table ;;
+    one soak $((${2:-300} + 90)) soak --graphs --seconds "${2:-300}" --cpu-gib 2
+    for runner in v1 v2; do one "fault-$runner" 150 fault --runner $runner; done
+    for version in 0.23.0 0.24.0; do
+        use $version; one "$version-offloading" 150 accept --connector OffloadingConnector --requests 160 --tokens 32 \
+            --trace "/tmp/traces/$version-offloading.jsonl.gz"
+    done
+    bash "$0" hooks; wait; cp /tmp/traces/*-offloading.jsonl.gz "$out/" 2>/dev/null; table ;;
+hooks) # attach.torch on real streams
+    cd "$here"; unset KVSAN
+    PYTHONPATH=model:checker:runtime:tests:$root/site timeout 200 python3 -m pytest -q -c /dev/null --rootdir . \
+        --noconftest -p no:cacheprovider -m gpu tests/gpu/test_attach_torch.py 2>&1 | tail -n 60 ;;
 esac

@@ -158,6 +158,21 @@ def test_torch_events_are_still_what_they_were(debug: Session) -> None:
     assert debug.recorder.fault_text is None
 
 
+def test_elapsed_time_of_the_stand_in(debug: Session) -> None:
+    """The C method takes an end of its very class and of no subclass; vLLM's OffloadingConnector calls it."""
+    start, end = torch.Event("cuda", enable_timing=True), torch.Event("cuda", enable_timing=True)
+    with pytest.raises(RuntimeError, match="recorded"):
+        start.elapsed_time(end)
+    start.record()
+    torch.cuda._sleep(20_000_000)
+    end.record()
+    with pytest.raises(RuntimeError, match="completed"):
+        start.elapsed_time(end)
+    end.synchronize()
+    assert 1 < start.elapsed_time(end) < 1000
+    assert debug.recorder.fault_text is None
+
+
 def test_threads_hammer_a_device(debug: Session, pool: Any) -> None:
     def work(seed: int) -> None:
         stream = torch.cuda.Stream()

@@ -1,9 +1,12 @@
 """What debug mode costs a step: alternating windows in one warm process, and PyTorch's own sanitizer beside it.
 
-A window serves the same prompts to their end, so that the engine is idle where the switch is thrown. `off` is all
-hooks in place and the recorder not listening; without `KVSAN=1` not even they are there, and the plugin's own time is
-measured by itself. Reported: the median over pairs of neighbouring windows of what `on` adds to a step, with the
-interval that holds it with 95 % (order statistics, no assumption on the shape of the noise).
+A window serves `REQUESTS` new prompts to their end, so that the engine is idle where the switch is thrown; they fit
+into the GPU's blocks, so that none is preempted. A step is one that ran a forward: steps in which the engine only looks
+whether a load has come are many and short, and how many they are depends on what is measured. `off` is all
+hooks in place and the recorder not listening. The same windows without kvsan are served after the session was closed
+(hooks taken away), and by `csan` in a process that never had it. Reported: the median over pairs of neighbouring
+windows of what `on` adds to a step, with the interval that holds it with 95 % (order statistics, no assumption on the
+shape of the noise).
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from math import comb
 from typing import Any
 
 WARM = 4
+REQUESTS, TOKENS = 12, 64
 
 
 def interval(values: list[float], level: float = 0.95) -> tuple[float, float]:
@@ -32,65 +36,91 @@ def interval(values: list[float], level: float = 0.95) -> tuple[float, float]:
 
 
 class Clock:
-    """Times each step of the engine core."""
+    """Times each step of the engine core that ran a forward."""
 
     def __init__(self, core: Any) -> None:
         self.steps: list[float] = []
+        self.empty = 0
         original: Callable[[], Any] = core.step_fn
 
         def step() -> Any:
             began = time.perf_counter()
-            try:
-                return original()
-            finally:
+            done = original()
+            if done[1]:
                 self.steps.append(time.perf_counter() - began)
+            else:
+                self.empty += 1
+            return done
 
         core.step_fn = step
 
 
+class Windows:
+    """Serves windows and keeps what each took."""
+
+    def __init__(self, llm: Any, seed: int) -> None:
+        self.llm, self.seed, self.served = llm, seed, 0
+        self.clock = Clock(llm.llm_engine.engine_core.engine_core)
+
+    def serve(self) -> dict[str, float]:
+        from gpu.vllm_acceptance import prompts, sampling
+
+        clock = self.clock
+        work = prompts(24 * (self.served + 1), self.seed)[-REQUESTS:]  # the shared prefixes, other ends
+        self.served += 1
+        clock.steps.clear()
+        clock.empty = 0
+        began = time.perf_counter()
+        outputs = self.llm.generate(work, sampling(TOKENS), use_tqdm=False)
+        seconds = time.perf_counter() - began
+        made = sum(len(output.outputs[0].token_ids) for output in outputs)
+        return {
+            "step_us": 1e6 * statistics.mean(clock.steps),
+            "window_us": 1e6 * seconds / len(clock.steps),
+            "median_step_us": 1e6 * statistics.median(clock.steps),
+            "tokens_per_s": made / seconds,
+            "steps": len(clock.steps),
+            "empty": clock.empty,
+        }
+
+
+def medians(rows: list[dict[str, float]]) -> dict[str, float]:
+    return {key: round(statistics.median(row[key] for row in rows), 1) for key in rows[0]}
+
+
 def cost(options: argparse.Namespace) -> dict[str, Any]:
-    from gpu.vllm_acceptance import engine, outcome, prompts, sampling
+    from gpu.vllm_acceptance import engine, outcome
     from kvsan.checker import session
     from kvsan.checker.attach.vllm import plugin
 
-    llm = engine(options)
-    clock = Clock(llm.llm_engine.engine_core.engine_core)
+    windows = Windows(engine(options), options.seed)
     debug = session.current()
     assert debug is not None
-    work, params = prompts(64, options.seed), sampling(32)
-    rows: dict[str, list[tuple[float, float]]] = {"on": [], "off": []}
-    states = ["off", "on"] * (options.windows + WARM)
-    for number, state in enumerate(states):
-        debug.recorder.on = state == "on"
-        clock.steps.clear()
-        began = time.perf_counter()
-        outputs = llm.generate(work, params, use_tqdm=False)
-        seconds = time.perf_counter() - began
-        made = sum(len(output.outputs[0].token_ids) for output in outputs)
-        if number >= 2 * WARM:
-            rows[state].append((1e6 * seconds / len(clock.steps), made / seconds))
+    rows: dict[str, list[dict[str, float]]] = {"on": [], "off": []}
+    for number in range(WARM + options.windows):
+        for state in ("off", "on") if number % 2 else ("on", "off"):  # neither is always the first
+            debug.recorder.on = state == "on"
+            row = windows.serve()
+            if number >= WARM:
+                rows[state].append(row)
     debug.recorder.on = True
-    added = [on[0] - off[0] for on, off in zip(rows["on"], rows["off"], strict=True)]
-    share = [100 * (on[0] / off[0] - 1) for on, off in zip(rows["on"], rows["off"], strict=True)]
+    summary: dict[str, Any] = {"windows": len(rows["on"])}
+    for key in ("step_us", "median_step_us", "window_us"):
+        pairs = [(on[key], off[key]) for on, off in zip(rows["on"], rows["off"], strict=True)]
+        added, share = [on - off for on, off in pairs], [100 * (on / off - 1) for on, off in pairs]
+        summary[f"added_{key}"] = [round(value, 1) for value in (statistics.median(added), *interval(added))]
+        summary[f"added_{key}_percent"] = [round(value, 2) for value in (statistics.median(share), *interval(share))]
+    summary["off"], summary["on"] = medians(rows["off"]), medians(rows["on"])
     began = time.perf_counter()
     for _ in range(1000):
         plugin_off(plugin)
-    each = 1e3 * (time.perf_counter() - began)
-    summary: dict[str, Any] = {
-        "windows": len(added),
-        "step_us_off": round(statistics.median(row[0] for row in rows["off"]), 1),
-        "step_us_on": round(statistics.median(row[0] for row in rows["on"]), 1),
-        "added_us": round(statistics.median(added), 1),
-        "added_us_interval": [round(value, 1) for value in interval(added)],
-        "added_percent": round(statistics.median(share), 2),
-        "added_percent_interval": [round(value, 2) for value in interval(share)],
-        "tokens_per_s_off": round(statistics.median(row[1] for row in rows["off"])),
-        "tokens_per_s_on": round(statistics.median(row[1] for row in rows["on"])),
-        "plugin_off_us": round(each, 2),
-    }
-    found = outcome(options, **summary)
-    found["verdict"], found["hazards"], found["why"] = "not asked", {}, []  # half of the run was not seen
-    return found
+    summary["plugin_off_us"] = round(1e3 * (time.perf_counter() - began), 2)
+    found = outcome(options)
+    summary["saw"] = {key: found[key] for key in ("verdict", "why", "hazards")}  # half of the run was not seen
+    bare = [windows.serve() for _ in range(options.windows // 2)]  # `outcome` has closed the session
+    summary["closed"], summary["closed_each"] = medians(bare), [round(row["step_us"], 1) for row in bare]
+    summary["each"] = {state: [round(row["step_us"], 1) for row in rows[state]] for state in rows}
+    return {**found, **summary, "verdict": "not asked", "hazards": {}, "why": []}
 
 
 def plugin_off(plugin: Callable[[], None]) -> None:
@@ -107,31 +137,22 @@ def plugin_off(plugin: Callable[[], None]) -> None:
 
 def csan(options: argparse.Namespace) -> dict[str, Any]:
     """The same windows without kvsan, first plain and then with PyTorch's CUDA sanitizer switched on."""
-    from gpu.vllm_acceptance import engine, prompts, sampling
+    from gpu.vllm_acceptance import engine
 
-    llm = engine(options)
-    clock = Clock(llm.llm_engine.engine_core.engine_core)
-    work, params = prompts(64, options.seed), sampling(32)
+    windows = Windows(engine(options), options.seed)
     found: dict[str, Any] = {"mode": "csan", "runner": options.runner, "graphs": options.graphs}
-
-    def window() -> float:
-        clock.steps.clear()
-        began = time.perf_counter()
-        llm.generate(work, params, use_tqdm=False)
-        return 1e6 * (time.perf_counter() - began) / len(clock.steps)
-
-    plain = [window() for _ in range(6)][2:]
-    found["step_us_plain"] = round(statistics.median(plain), 1)
+    plain = [windows.serve() for _ in range(2 * WARM + options.windows)][2 * WARM :]
+    found["plain"], found["plain_each"] = medians(plain), [round(row["step_us"], 1) for row in plain]
     try:
         from torch.cuda import _sanitizer
 
         sanitizer: Any = _sanitizer
         sanitizer.enable_cuda_sanitizer()
         began = time.perf_counter()
-        watched: list[float] = []
-        while len(watched) < 3 and time.perf_counter() - began < 60:
-            watched.append(window())
-        found["step_us_csan"] = round(statistics.median(watched), 1)
+        watched: list[dict[str, float]] = []
+        while len(watched) < 3 and time.perf_counter() - began < 15:
+            watched.append(windows.serve())
+        found["csan"], found["csan_windows"] = medians(watched), len(watched)
     except Exception as error:
         found["csan_failed"] = f"{type(error).__name__}: {error}"[:500]
     return found

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 
-from kvsan.model.design import Design
+from kvsan.model.design import Design, Work
 from kvsan.model.designs import load, names
 from kvsan.model.proof import Refuted, verify
 from kvsan.model.proof.actions import Action
@@ -97,3 +98,60 @@ def test_run_ahead_against_unbounded_in_the_catalogue(name: str) -> None:
     design = load(name)
     if design.run_ahead == "any":
         depths(design)
+
+
+# ── which pairs occur at all ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Noting(Engine):
+    """Notes which works meet on a block, ordered or not."""
+
+    def __init__(self, design: Design, blocks: int, run_ahead: int) -> None:
+        super().__init__(design, blocks, run_ahead)
+        self.met: set[tuple[str, str, str]] = set()
+        self.past: list[set[tuple[str, bool]]] = [set() for _ in range(blocks)]
+
+    def work(self, work: Work, cells: Iterable[int]) -> None:
+        mine = list(cells)
+        modes = {at: work.mode(self.cells[at].facets) for at in mine}
+        super().work(work, mine)
+        for at, (reads, writes) in modes.items():
+            for earlier, wrote in self.past[at]:
+                self.met |= {("RAW", earlier, work.name)} if reads and wrote else set()
+                self.met |= {("WAW" if wrote else "WAR", earlier, work.name)} if writes else set()
+            self.past[at] |= ({(work.name, False)} if reads else set()) | ({(work.name, True)} if writes else set())
+
+
+def occurring(design: Design) -> set[tuple[str, str, str]]:
+    verdict = verify(design)
+    assert isinstance(verdict, Proved | Refuted), verdict
+    listed = [*verdict.findings.kept_apart, *(race.pair for race in verdict.findings.races)]
+    return {(pair.kind.value, pair.earlier, pair.later) for pair in listed}
+
+
+def met(design: Design, dice: random.Random, plays: int) -> set[tuple[str, str, str]]:
+    out: set[tuple[str, str, str]] = set()
+    for _ in range(plays):
+        engine = Noting(design, 2, dice.choice([0, 1, 2]) if design.run_ahead == "any" else design.run_ahead)
+        simulate(engine, 400, dice)
+        out |= engine.met
+    return out
+
+
+@pytest.mark.parametrize("name", [name for name in names() if not load(name).threads])
+def test_the_pair_table_of_the_catalogue_is_what_meets(name: str) -> None:
+    assert met(load(name), random.Random(name), 8) == occurring(load(name))
+
+
+def test_a_pair_that_is_ordered_at_once_meets_and_one_that_no_rule_allows_does_not() -> None:
+    assert ("WAR", "load", "fill") in occurring(load("lmcache-staging"))
+    table = occurring(load("vllm-no-store-pin"))
+    assert ("WAR", "store", "load") in table, "unpinned, the source of a store is handed out again"
+    assert ("RAW", "store", "load") not in table, "a store writes no block"
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_what_meets_in_random_designs_is_in_the_table(first: int) -> None:
+    for seed in range(first, first + 20):
+        design = random_design(seed)
+        assert met(design, random.Random(seed), 1) <= occurring(design)

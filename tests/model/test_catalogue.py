@@ -12,8 +12,8 @@ from kvsan.checker.judge import Report
 from kvsan.checker.trace.header import Header
 from kvsan.model.design import Claim, Design
 from kvsan.model.designs import load, names
-from kvsan.model.ops import Access
-from kvsan.model.proof import Action, Findings, Proved, Refuted, verify
+from kvsan.model.ops import Access, Record
+from kvsan.model.proof import Action, Findings, Proved, Refuted, verify, words
 from kvsan.model.proof.replay import replay
 
 
@@ -48,6 +48,9 @@ def test_a_catalogue_design_is_what_its_file_says(name: str) -> None:
     assert (found.stuck and len(found.stuck.schedule)) == expected.stuck
     assert (found.stuck_closed and len(found.stuck_closed.schedule)) == expected.stuck_closed
     assert (found.not_quiescent is None) == expected.quiescent
+    if expected.not_quiescent is not None:
+        assert found.not_quiescent is not None
+        assert len(found.not_quiescent) == expected.not_quiescent
 
 
 @pytest.mark.parametrize("name", names())
@@ -93,7 +96,7 @@ def test_every_edge_of_a_proved_design_is_needed_or_named_spare(name: str) -> No
 def test_the_war_of_47282_is_shown_and_not_hidden_behind_the_shorter_waw() -> None:
     races = {str(race.pair): race for race in findings(load("vllm-after-46278")).races}
     war = races["WAR forward -> load"]
-    assert [line.split("   <-")[0].strip().split(" ", 1)[1] for line in war.words()] == [
+    assert list(words(war.schedule.actions)) == [
         "allocate",
         "launch step 1",
         "forward writes the block [step 1]",
@@ -115,7 +118,14 @@ def test_the_war_of_47282_is_shown_and_not_hidden_behind_the_shorter_waw() -> No
 def test_a_free_block_that_a_forward_still_uses_is_not_host_quiescent() -> None:
     witness = findings(load("vllm-symmetric-barrier")).not_quiescent
     assert witness is not None
-    assert [action.label for action in witness.actions][-1] == "request finished"
+    assert [action.label for action in witness.actions] == [
+        "allocate",
+        "launch a step",
+        "forward writes the block",
+        "end of the step",
+        "request finished",
+    ]
+    assert isinstance(witness.actions[2].ops[0], Record), "the record in front goes with the forward"
 
 
 def test_a_fence_on_a_step_that_nobody_launches_holds_the_block_forever() -> None:

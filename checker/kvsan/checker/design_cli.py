@@ -7,7 +7,6 @@ file that raises, a design with a rule that can never happen), 3 unknown. Over s
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +17,7 @@ from kvsan.checker.terminal import colour, width, write_json
 from kvsan.checker.verdict import Exit, worst
 
 if TYPE_CHECKING:
-    from kvsan.model.design import Design, Edge
-    from kvsan.model.proof import Action, Pair, Verdict
+    from kvsan.model.proof import Action, Verdict
 
 _form = click.option(
     "--format",
@@ -46,9 +44,10 @@ def verify_command(designs: tuple[str, ...], form: str, quick: bool, certify: bo
     """
     from kvsan.checker.report import design as text
     from kvsan.checker.report import design_document, design_markdown
-    from kvsan.model.proof import Proved, Refuted
+    from kvsan.model.proof import Proved, Refuted, keepers
 
     exits: list[Exit] = []
+    taken: set[str] = set()
     shown = 0
     for name in designs:
         verdict = _verdict(name, certify=certify)
@@ -59,17 +58,18 @@ def verify_command(designs: tuple[str, ...], form: str, quick: bool, certify: bo
         certified = isinstance(verdict, Proved | Refuted) and bool(
             verdict.certificate or verdict.times or verdict.unchecked
         )
-        traces = _traces(verdict, Path(out)) if out is not None else {}
-        judged = isinstance(verdict, Proved | Refuted)
-        keepers = _keepers(verdict.design) if judged and not quick else None
+        traces = _traces(verdict, Path(out), taken) if out is not None else {}
+        kept = None
+        if isinstance(verdict, Proved | Refuted) and not quick:
+            kept = keepers(verdict.design, verdict.findings.kept_apart)
         if form == "json":
-            write_json(design_document.verified(verdict, keepers or {}, traces, certified=certified))
+            write_json(design_document.verified(verdict, kept or {}, traces, certified=certified))
         elif form == "markdown":
             _next(shown)
-            click.echo(design_markdown.verdict(verdict, keepers, traces, certified=certified))
+            click.echo(design_markdown.verdict(verdict, kept, traces, certified=certified))
         else:
             _next(shown)
-            click.echo(text.render_verdict(verdict, keepers, traces, width(), certified=certified, colour=colour()))
+            click.echo(text.render_verdict(verdict, kept, traces, width(), certified=certified, colour=colour()))
         shown += 1
     raise SystemExit(worst(exits))
 
@@ -183,19 +183,9 @@ def _exit(verdict: Verdict) -> Exit:
     }[type(verdict).__name__]
 
 
-def _keepers(design: Design) -> Mapping[Pair, Sequence[Edge]]:
-    """For each pair the edges without which, one at a time, it could race."""
-    from kvsan.model.proof import redundant
-
-    out: dict[Pair, list[Edge]] = {}
-    for one in redundant(design, weaker=False, cores=False).needed:
-        for pair in one.pairs:
-            out.setdefault(pair, []).append(one.edge)
-    return out
-
-
-def _traces(verdict: Verdict, folder: Path) -> dict[str, str]:
-    """Writes each counterexample of a claim that is a hazard; returns where, by pair (or `GEN work`)."""
+def _traces(verdict: Verdict, folder: Path, taken: set[str]) -> dict[str, str]:
+    """Writes each counterexample of a claim that is a hazard; returns where, by pair (or `GEN work`). `taken`: the file
+    names of this run so far."""
     from kvsan.checker.trace import TraceWriter
     from kvsan.checker.trace.header import Header
     from kvsan.model.design import Claim
@@ -213,7 +203,7 @@ def _traces(verdict: Verdict, folder: Path) -> dict[str, str]:
     out = {}
     for name, actions in schedules.items():
         played = replay(verdict.design, actions)
-        path = folder / f"{_slug(verdict.design.name)}-{_slug(name)}.jsonl"
+        path = folder / _file_name(f"{_slug(verdict.design.name)}-{_slug(name)}", taken)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             with TraceWriter(path, Header(played.pools, played.streams)) as trace:
@@ -226,7 +216,17 @@ def _traces(verdict: Verdict, folder: Path) -> dict[str, str]:
 
 
 def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
+    return re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-.")[:80]
+
+
+def _file_name(stem: str, taken: set[str]) -> str:
+    """A name that no other trace of this run has, on a disk that ignores case too."""
+    name, number = f"{stem}.jsonl", 1
+    while name.lower() in taken:
+        number += 1
+        name = f"{stem}-{number}.jsonl"
+    taken.add(name.lower())
+    return name
 
 
 def _next(shown: int) -> None:

@@ -8,9 +8,10 @@ not ended: Ctrl-C.
 from __future__ import annotations
 
 import ast
+import os
 import sys
 import traceback
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,7 @@ def _run(path: Path, code: CodeType) -> dict[str, Any]:
     """The file's names, after it has run. What it prints goes to stderr: stdout is the report's."""
     module = ModuleType(MODULE)
     module.__file__ = str(path)
-    with _importable(path, module), redirect_stdout(sys.stderr):
+    with _importable(path, module), redirect_stdout(sys.stderr), _descriptor_to_stderr():
         try:
             exec(code, module.__dict__)
         except KeyboardInterrupt:
@@ -71,6 +72,25 @@ def _run(path: Path, code: CodeType) -> dict[str, Any]:
         except BaseException as error:  # SystemExit too: a design file has no say in our exit status
             raise DesignFileError(f"{_where(path, error)}: {_line(error)}") from None
     return module.__dict__
+
+
+@contextmanager
+def _descriptor_to_stderr() -> Iterator[None]:
+    """What the file, or a process that it starts, writes to descriptor 1 goes to stderr too."""
+    try:
+        kept = os.dup(1)
+    except OSError:  # there is none to spoil
+        yield
+        return
+    try:
+        if sys.__stdout__ is not None:
+            sys.__stdout__.flush()
+        with suppress(OSError):
+            os.dup2(2, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 @contextmanager
@@ -88,10 +108,14 @@ def _importable(path: Path, module: ModuleType) -> Iterator[None]:
 
 def _only(path: Path, source: bytes, names: dict[str, Any]) -> Design:
     """The one design of the file: `DESIGN` if it has that name, else the only design, else the only protocol."""
-    from kvsan.model.design import Design, DesignError, Protocol
+    from kvsan.model.design import Design, Protocol
+    from kvsan.model.design.sound import sound
 
     public = {name: value for name, value in names.items() if not name.startswith("__")}
-    if isinstance(public.get("DESIGN"), Design | Protocol):
+    if "DESIGN" in public:
+        if not isinstance(public["DESIGN"], Design | Protocol):
+            what, line = type(public["DESIGN"]).__name__, _assigned(source, "DESIGN")
+            raise DesignFileError(f"{path}:{line}: DESIGN is no design but of type {what}; write DESIGN = p.design()")
         public = {"DESIGN": public["DESIGN"]}
     found: dict[str, Design | Protocol] = {}
     for kind in (Design, Protocol):
@@ -101,17 +125,16 @@ def _only(path: Path, source: bytes, names: dict[str, Any]) -> Design:
         if found:
             break
     if not found:
-        hint = "; DESIGN is no design" if "DESIGN" in public else ""
-        raise DesignFileError(f"{path}: defines no design{hint}; end it with DESIGN = p.design()")
+        raise DesignFileError(f"{path}: defines no design; end it with DESIGN = p.design()")
     if len(found) > 1:
         raise DesignFileError(f"{path}: defines {len(found)} designs ({', '.join(found)}); call the one meant DESIGN")
     ((name, value),) = found.items()
-    if isinstance(value, Design):
-        return value
     try:
-        return value.design()
-    except DesignError as error:
+        design = value if isinstance(value, Design) else value.design()
+        sound(design)
+    except Exception as error:  # not only ours: an object of the file may do anything
         raise DesignFileError(f"{path}:{_assigned(source, name)}: {_line(error)}") from None
+    return design
 
 
 def _where(path: Path, error: BaseException) -> str:
@@ -126,7 +149,10 @@ def _line(error: BaseException) -> str:
     """The error in one line; ours speak for themselves, others say what they are."""
     from kvsan.model.design import DesignError
 
-    text = " ".join(str(error).split())
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # the file's own exception, whose text is the file's own code
+        text = ""
     if isinstance(error, DesignError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

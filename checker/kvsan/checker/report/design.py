@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from kvsan.checker.report.page import Page, clean, count
 from kvsan.model.design import Claim, Design, Edge
 from kvsan.model.proof import (
-    Action,
     Findings,
     Moment,
     Pair,
@@ -18,6 +17,7 @@ from kvsan.model.proof import (
     Refuted,
     Unknown,
     Verdict,
+    words,
 )
 
 COLOUR = {"proved": "green", "refuted": "red", "unknown": "yellow", "refused": "yellow"}
@@ -81,27 +81,6 @@ def pair_rows(
             yield str(pair), "kept apart", by or "no single edge: several do, or the order of the program"
 
 
-def lines(actions: Sequence[Action]) -> tuple[str, ...]:
-    """One line an action, with the step that it is in, and the thread if there are several."""
-    out = []
-    launched = seen = 0
-    threads = {action.thread for action in actions}
-    for action in actions:
-        label = action.label
-        if action.kind == "launch":
-            launched += 1
-            label = f"launch step {launched}"
-        elif action.kind == "see":
-            seen += 1
-            label = f"{label} ({seen} so far)"
-        elif action.touch is not None and action.thread == "host":
-            label = f"{label} [step {launched}]"
-        if len(threads) > 1 and action.thread != "host":
-            label = f"{action.thread}: {label}"
-        out.append(label)
-    return tuple(out)
-
-
 def counterexamples(verdict: Proved | Refuted, traces: Mapping[str, str]) -> Iterator[Shown]:
     """All that refutes a claim that the design makes."""
     found, claims = verdict.findings, verdict.design.claims
@@ -113,7 +92,7 @@ def counterexamples(verdict: Proved | Refuted, traces: Mapping[str, str]) -> Ite
             yield Shown(
                 f"wrong generation: {wrong.work}, {count(len(wrong.schedule), 'action')}",
                 "it was planned for one owner of the block and runs on the block of the next; no fence mends that",
-                lines(wrong.schedule),
+                words(wrong.schedule),
                 {len(wrong.schedule) - 1: "acts on another owner's block"},
                 traces.get(f"GEN {wrong.work}"),
             )
@@ -121,14 +100,14 @@ def counterexamples(verdict: Proved | Refuted, traces: Mapping[str, str]) -> Ite
         yield Shown(
             f"no progress: stuck after {count(len(found.stuck.schedule), 'action')}",
             "from here on the block can never become free again",
-            lines(found.stuck.schedule),
+            words(found.stuck.schedule),
             {},
         )
     elif Claim.CLOSED_PROGRESS in claims and found.stuck_closed is not None:
         yield Shown(
             f"no progress without other requests: stuck after {count(len(found.stuck_closed.schedule), 'action')}",
             "from here on the block becomes free only if somebody else's request launches a step",
-            lines(found.stuck_closed.schedule),
+            words(found.stuck_closed.schedule),
             {},
         )
     if Claim.NO_VACUOUS_WAIT in claims:
@@ -136,7 +115,7 @@ def counterexamples(verdict: Proved | Refuted, traces: Mapping[str, str]) -> Ite
             yield Shown(
                 f"vacuous: {vacuous.at} asks for {vacuous.event}, {count(len(vacuous.schedule), 'action')}",
                 "nobody has recorded the event: a wait orders nothing, a query answers that it is done",
-                lines(vacuous.schedule),
+                words(vacuous.schedule),
                 {len(vacuous.schedule) - 1: "never recorded"},
             )
     if Claim.HOST_QUIESCENT in claims and found.not_quiescent is not None:
@@ -144,7 +123,7 @@ def counterexamples(verdict: Proved | Refuted, traces: Mapping[str, str]) -> Ite
         yield Shown(
             f"not host-quiescent: {count(len(shown), 'action')}",
             "the block is free, and the host has not seen an access to it complete: hand it to no NIC or other process",
-            lines(shown.actions),
+            words(shown.actions),
             {shown.earlier: "nobody has seen this complete"},
         )
 
@@ -155,7 +134,7 @@ def _race(race: Race, trace: str | None) -> Shown:
     return Shown(
         f"{race.pair}: {count(len(race.schedule), 'action')}{ahead}",
         race.pair.kind.meaning,
-        lines(race.schedule.actions),
+        words(race.schedule.actions),
         {race.schedule.earlier: "the earlier access", last: f"not ordered behind {race.schedule.earlier + 1}"},
         trace,
     )
@@ -227,7 +206,7 @@ def render_verdict(
 def head(page: Page, verdict: Verdict) -> None:
     """The verdict in a few lines."""
     name = type(verdict).__name__.lower()
-    page.lines.append(f"{clean(verdict.design.name)}: {page.paint(name.upper(), fg=COLOUR[name], bold=True)}")
+    page.headline(verdict.design.name, [(name, COLOUR[name])])
     if verdict.design.title != verdict.design.name:
         page.line(verdict.design.title, 2)
     if verdict.design.reference:

@@ -125,8 +125,7 @@ def _redundant(page: Page, spare: Redundancy) -> None:
 def render_difference(found: Difference, width: int, *, colour: bool = False) -> str:
     page = Page(width, colour=colour)
     names = [type(verdict).__name__.lower() for verdict in (found.a, found.b)]
-    shown = [page.paint(name.upper(), fg=COLOUR[name], bold=True) for name in names]
-    page.lines.append(f"{clean(found.a.design.name)} -> {clean(found.b.design.name)}: {shown[0]} -> {shown[1]}")
+    page.headline(f"{found.a.design.name} -> {found.b.design.name}", [(name, COLOUR[name]) for name in names])
     for verdict in (found.a, found.b):
         if isinstance(verdict, Refuted):
             page.line(f"{verdict.design.name}: claimed and not so: {', '.join(verdict.broken)}", 2)

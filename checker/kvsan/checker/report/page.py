@@ -5,6 +5,7 @@ Everything that came out of a trace goes through `clean`: a label with an escape
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -12,6 +13,8 @@ import click
 
 MIN_WIDTH, MAX_WIDTH = 40, 120
 MIN_WORDS = 10
+MIN_TEXT = 16
+"""A text beside a name has this much room, or goes below it."""
 
 
 def clean(text: object) -> str:
@@ -39,15 +42,32 @@ class Page:
         for line in textwrap.wrap(clean(text), self.width - 2, break_on_hyphens=False):
             self.lines.append("  " + self.paint(line, bold=True, **style))
 
+    def headline(self, name: str, shown: Sequence[tuple[str, str]]) -> None:
+        """`name: PROVED`, the words in their colours; on lines of their own if there is no room beside the name."""
+        words = " -> ".join(self.paint(word.upper(), fg=colour, bold=True) for word, colour in shown)
+        name, long = clean(name), len(" -> ".join(word for word, _ in shown))
+        if len(name) + 2 + long <= self.width:
+            self.lines.append(f"{name}: {words}")
+        else:
+            self.line(f"{name}:")
+            self.lines.append(f"  {words}")
+
     def line(self, text: str, indent: int = 0) -> None:
         """One paragraph, wrapped, each line indented."""
         self.field("", text, indent, 0)
 
     def field(self, name: str, text: str, indent: int, name_width: int, **style: object) -> None:
-        """`name` in its column, then `text` wrapped beside it."""
+        """`name` in its column, then `text` wrapped beside it; below it on a page too narrow for both."""
         pad = " " * indent
         gap = name_width + 2 if name_width else 0
-        room = max(16, self.width - indent - gap)
+        room = self.width - indent - gap
+        if room < MIN_TEXT and name_width > MIN_TEXT:
+            for part in textwrap.wrap(clean(name), self.width - indent, break_on_hyphens=False):
+                self.lines.append(pad + self.paint(re.sub(" {2,}", "  ", part), **style))
+            if text:
+                self.line(text, indent + 2)
+            return
+        room = max(MIN_TEXT, room)
         wrapped = textwrap.wrap(clean(text), room, break_on_hyphens=False) or [""]
         head = self.paint(name.ljust(name_width), **style) + "  " if name_width else ""
         self.lines.append((pad + head + wrapped[0]).rstrip())

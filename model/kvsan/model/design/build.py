@@ -17,8 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal
 
-from kvsan.model.design.check import check
-from kvsan.model.design.guards import BlockRef, DesignError, Facet, Guard, assignment, unknown
+from kvsan.model.design.guards import BlockRef, DesignError, Facet, Guard, unknown
 from kvsan.model.design.ir import Design, Expected
 from kvsan.model.design.parts import (
     ANY,
@@ -42,16 +41,20 @@ from kvsan.model.design.refs import (
     StreamRef,
     ThreadRef,
     Writer,
+    assigned,
     got,
     guard_of,
     last_use,
+    name_of,
     names_of,
     newest,
     next_step,
     now,
+    queue_of,
     retired,
     seen,
 )
+from kvsan.model.design.sound import sound
 
 __all__ = ["EventRef", "Protocol", "got", "last_use", "newest", "next_step", "now", "retired", "seen"]
 
@@ -69,7 +72,8 @@ class Protocol:
         run_ahead: int | Literal["any"] = ANY,
         about: str = "",
     ) -> None:
-        if isinstance(run_ahead, int) and run_ahead < 0:
+        name_of(name, "protocol")
+        if run_ahead != ANY and (type(run_ahead) is not int or run_ahead < 0):
             raise DesignError(f'run_ahead is a number of steps from 0, or "any", not {run_ahead!r}')
         self.name, self.title, self.reference, self.pool, self.about = (
             name,
@@ -98,6 +102,7 @@ class Protocol:
     # ── what there is ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def stream(self, name: str) -> StreamRef:
+        name_of(name, "stream")
         self._streams.append(StreamOf(name))
         return StreamRef(self, name)
 
@@ -106,10 +111,12 @@ class Protocol:
 
     def nic(self, name: str) -> StreamRef:
         """An agent that runs what is posted to it in order and cannot wait for an event."""
+        name_of(name, "stream")
         self._streams.append(StreamOf(name, waits=False))
         return StreamRef(self, name)
 
     def event(self, name: str, per: Per = "design") -> EventRef:
+        name_of(name, "event")
         if per not in ("design", "block", "transfer", "step"):
             raise unknown("kind of event", str(per), ("design", "block", "transfer", "step"))
         self._events.append(Event(name, per))
@@ -120,6 +127,7 @@ class Protocol:
 
     def queue(self, name: str) -> QueueRef:
         """A hand-off between host threads. One queue carries one kind of job: what carries two is written as two."""
+        name_of(name, "queue")
         self._queues.append(name)
         return QueueRef(name)
 
@@ -127,6 +135,7 @@ class Protocol:
         return [self.queue(name) for name in names]
 
     def thread(self, name: str) -> ThreadRef:
+        name_of(name, "thread")
         self._programs.setdefault(name, [])
         return ThreadRef(self, name)
 
@@ -134,6 +143,9 @@ class Protocol:
         """The one block: each facet with its values, `owner="none | running"`. The first is a fresh block's."""
         if self._facets:
             raise DesignError("a protocol describes one block; give it more facets instead of a second block()")
+        for name, values in facets.items():
+            if not isinstance(values, str):
+                raise DesignError(f'block: {name}= takes its values in one text, "none | running", not {values!r}')
         self._facets = tuple(
             Facet(name, tuple(value.strip() for value in values.split("|"))) for name, values in facets.items()
         )
@@ -141,7 +153,7 @@ class Protocol:
 
     def free(self, when: Guard) -> Guard:
         """When the allocator may hand the block out."""
-        guard_of(when, "p.free()")
+        guard_of(when, "p.free()", self.facets)
         self._free = when
         return when
 
@@ -150,6 +162,9 @@ class Protocol:
     @contextmanager
     def step(self) -> Iterator[None]:
         """One engine step, in the order in which the worker launches it."""
+        if "" in self._programs:
+            raise DesignError("a protocol has one step; write all of it in one `with p.step():`")
+        self._programs[""] = []
         with self.program(""):
             yield
 
@@ -170,19 +185,26 @@ class Protocol:
         name: str,
         queue: QueueRef,
         *,
-        when: Guard,
+        when: Guard | None = None,
         then: Guard | None = None,
         creates: Events = None,
     ) -> None:
         """A job for another thread goes in the queue."""
-        guard_of(when, f"{name}: when=")
+        name_of(name, "submit")
+        to = queue_of(queue, f"{name}: the second argument")
+        if when is None or to is None:
+            raise DesignError(f"{name}: say the queue and when=, p.submit({name!r}, jobs, when=b.want_load)")
+        guard_of(when, f"{name}: when=", self.facets)
         made = names_of(creates, f"{name}: creates=")
-        self.add(Submit(name, queue.name, when, assignment(then, name), made, self.group))
+        self.add(Submit(name, to, when, assigned(then, name, self.facets), made, self.group))
 
     def sync(self, name: str, event: EventRef, *, when: Guard | None = None, then: Guard | None = None) -> None:
         """The host blocks at this point of the step until the event is done."""
-        guard_of(when, f"{name}: when=")
-        self.add(Block(name, event.name, when, assignment(then, name)))
+        name_of(name, "sync")
+        guard_of(when, f"{name}: when=", self.facets)
+        if not isinstance(event, EventRef):
+            raise DesignError(f"{name}: sync takes one event of this protocol (p.event(...)), not {event!r}")
+        self.add(Block(name, event.name, when, assigned(then, name, self.facets)))
 
     @contextmanager
     def scheduler(self) -> Iterator[Scheduler]:
@@ -252,8 +274,13 @@ class Protocol:
             about=self.about,
             **claims,
         )
-        check(design)
+        sound(design)
         return design
+
+    @property
+    def facets(self) -> tuple[Facet, ...]:
+        """What the block is described by."""
+        return self._facets
 
     # ── bookkeeping ───────────────────────────────────────────────────────────────────────────────────────────────
 

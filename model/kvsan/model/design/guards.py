@@ -9,7 +9,7 @@ right one; `and`, `or` and `not`, which Python would evaluate at once, fail with
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -133,11 +133,24 @@ def _parts(guard: Guard, kind: type[Every | Some]) -> tuple[Guard, ...]:
     return guard.parts if isinstance(guard, kind) else (guard,)
 
 
+def leaves(guard: Guard) -> Iterator[Is]:
+    """The single questions that the guard is made of."""
+    if isinstance(guard, Is):
+        yield guard
+    elif isinstance(guard, Every | Some):
+        for part in guard.parts:
+            yield from leaves(part)
+
+
 class FacetRef:
     """`b.owner`: its values are its attributes."""
 
     def __init__(self, facet: Facet) -> None:
         self._facet = facet
+
+    def __repr__(self) -> str:
+        values = " or ".join(f"b.{self._facet.name}.{value}" for value in self._facet.values)
+        return f"the whole facet b.{self._facet.name}; write {values}"
 
     def __getattr__(self, name: str) -> Guard:
         if name.startswith("__"):
@@ -155,6 +168,9 @@ class BlockRef:
 
     def __init__(self, facets: tuple[Facet, ...]) -> None:
         self._facets = facets
+
+    def __repr__(self) -> str:
+        return "the block itself"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

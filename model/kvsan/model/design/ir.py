@@ -40,7 +40,8 @@ class Expected:
 
     `races` maps `"WAR forward -> load"` to the length of its shortest schedule. `stuck`, `stuck_closed`: the
     shortest way into a state from which the block cannot become free (None: there is none). `spare`: edges that
-    can go, one at a time.
+    can go, one at a time. `not_quiescent`: the shortest way to a free block that the host does not know at rest,
+    where a file says it.
     """
 
     verdict: Literal["proved", "refuted"]
@@ -50,6 +51,7 @@ class Expected:
     stuck_closed: int | None = None
     quiescent: bool = False
     spare: tuple[str, ...] = ()
+    not_quiescent: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from kvsan.model.proof.search import Pair, Schedule
 from kvsan.model.proof.solver import InternalError, MissingSolverError
 from kvsan.model.proof.times import Moment, Times
 from kvsan.model.proof.verdict import Findings, Proved, Race, Refused, Refuted, Unknown, Verdict, words
-from kvsan.model.proof.verify import CAP, racy_pairs, verify
+from kvsan.model.proof.verify import CAP, keepers, racy_pairs, verify
 
 __all__ = [
     "CAP",
@@ -55,6 +55,7 @@ __all__ = [
     "Verdict",
     "WrongGeneration",
     "diff",
+    "keepers",
     "overlap",
     "racy_pairs",
     "redundant",

@@ -9,17 +9,16 @@ by all of them together, which is said. Works go by name: a renamed work is one 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 
-from kvsan.model.design import Block, Design, DesignError, Edge, StreamOf
+from kvsan.model.design import Block, Design, Edge, StreamOf
 from kvsan.model.proof.graph import TooManyStatesError
 from kvsan.model.proof.overlap import May, overlap
 from kvsan.model.proof.repair import Repairs, repair
 from kvsan.model.proof.search import Pair
 from kvsan.model.proof.verdict import Proved, Refuted, Verdict
-from kvsan.model.proof.verify import CAP, racy_pairs, verify
+from kvsan.model.proof.verify import CAP, Racy, keepers, verify
 
 RACY, ORDERED, ABSENT = "can race", "kept apart", "never meets"
 
@@ -83,7 +82,7 @@ def diff(a: Design, b: Design, *, cap: int = CAP) -> Difference:
     moved: list[Moved] = []
     if isinstance(before, Proved | Refuted) and isinstance(after, Proved | Refuted):
         was, now = _states(before), _states(after)
-        ask = _Racy(cap)
+        ask = Racy(cap)
         for pair in sorted(was.keys() | now.keys()):
             x, y = was.get(pair, ABSENT), now.get(pair, ABSENT)
             if x == y:
@@ -94,7 +93,7 @@ def diff(a: Design, b: Design, *, cap: int = CAP) -> Difference:
                 gained.append(_blamed(Changed(pair, x, y), added, a, b, ask))
         if removed or added:
             both = [pair for pair in was if was[pair] == now.get(pair) == ORDERED]
-            keeps_a, keeps_b = _keepers(a, both, ask), _keepers(b, both, ask)
+            keeps_a, keeps_b = keepers(a, both, ask), keepers(b, both, ask)
             moved += [Moved(p, keeps_a[p], keeps_b[p]) for p in sorted(both) if keeps_a[p] != keeps_b[p]]
     mend = isinstance(after, Refuted) and bool(after.broken)
     return Difference(
@@ -116,25 +115,7 @@ def _states(verdict: Proved | Refuted) -> dict[Pair, str]:
     return dict.fromkeys(verdict.findings.kept_apart, ORDERED) | {race.pair: RACY for race in verdict.findings.races}
 
 
-class _Racy:
-    """The racy pairs of a design; each design is asked about once."""
-
-    def __init__(self, cap: int) -> None:
-        self._cap = cap
-        self._known: dict[Design, frozenset[Pair] | None] = {}
-
-    def __call__(self, make: Callable[[], Design]) -> frozenset[Pair] | None:
-        """None: there is no such design, or no verdict on it."""
-        try:
-            design = make()
-            if design not in self._known:
-                self._known[design] = racy_pairs(design, cap=self._cap)
-            return self._known[design]
-        except (DesignError, TooManyStatesError):
-            return None
-
-
-def _blamed(changed: Changed, edges: tuple[Edge, ...], lacks: Design, has: Design, ask: _Racy) -> Changed:
+def _blamed(changed: Changed, edges: tuple[Edge, ...], lacks: Design, has: Design, ask: Racy) -> Changed:
     """`lacks` is racy, `has` has the edges and is not."""
 
     def decides(chosen: tuple[Edge, ...]) -> bool:
@@ -147,16 +128,6 @@ def _blamed(changed: Changed, edges: tuple[Edge, ...], lacks: Design, has: Desig
     single = tuple(edge for edge in edges if decides((edge,)))
     together = not single and len(edges) > 1 and decides(edges)
     return Changed(changed.pair, changed.before, changed.after, single, together)
-
-
-def _keepers(design: Design, pairs: list[Pair], ask: _Racy) -> dict[Pair, tuple[Edge, ...]]:
-    """For each pair the edges without which it could race."""
-    out: dict[Pair, list[Edge]] = {pair: [] for pair in pairs}
-    for edge in design.edges:
-        racy = ask(partial(design.without, edge)) or frozenset()
-        for pair in racy & out.keys():
-            out[pair].append(edge)
-    return {pair: tuple(edges) for pair, edges in out.items()}
 
 
 def _meetings(a: Design, b: Design, cap: int) -> Iterator[Meeting]:

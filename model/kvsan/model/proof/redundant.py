@@ -51,10 +51,6 @@ class Redundancy:
     cores: tuple[tuple[Edge, ...], ...]
     seconds: float
 
-    def keeping_apart(self, pair: Pair) -> tuple[Edge, ...]:
-        """The edges without which, one at a time, the pair could race. None: several do it, or the program does."""
-        return tuple(one.edge for one in self.needed if pair in one.pairs)
-
 
 def redundant(design: Design, *, cap: int = CAP, weaker: bool = True, cores: bool = True) -> Redundancy:
     """Total, and says nothing of a design that gets no verdict. `weaker`, `cores`: whether to look for these."""

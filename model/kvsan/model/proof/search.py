@@ -48,13 +48,58 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a search found. `states` counts control states and tracked ones. `pairs`: conflicting pairs that
-    occur at all."""
+    """What a search found. `states` counts control states and tracked ones."""
 
     states: int
     races: dict[Pair, Schedule]
     unseen_free: Schedule | None
-    pairs: frozenset[Pair]
+
+
+def pairs(graph: Graph) -> frozenset[Pair]:
+    """All conflicting pairs that occur at all, ordered or not: the later access can be reached behind the earlier one.
+
+    The search does not know them, because it drops an access as soon as all that may follow is ordered behind it.
+    """
+    touches: dict[tuple[str, bool], int] = {}
+
+    def bits(action: Action) -> int:
+        done = action.touch
+        if done is None:
+            return 0
+        out = 0
+        for there, writes in ((done.reads, False), (done.writes, True)):
+            if there:
+                out |= 1 << touches.setdefault((done.work, writes), len(touches))
+        return out
+
+    moves = [[(bits(action), to) for action, to in nexts] for nexts in graph.after]
+    back: list[set[int]] = [set() for _ in moves]
+    for at, nexts in enumerate(moves):
+        for _, to in nexts:
+            back[to].add(at)
+    follows = [0] * len(moves)
+    for at, nexts in enumerate(moves):
+        for mine, _ in nexts:
+            follows[at] |= mine
+    todo = [at for at, mine in enumerate(follows) if mine]
+    while todo:
+        to = todo.pop()
+        for at in back[to]:
+            if follows[to] & ~follows[at]:
+                follows[at] |= follows[to]
+                todo.append(at)
+    behind = [0] * len(touches)
+    for nexts in moves:
+        for mine, to in nexts:
+            for bit in range(len(touches)):
+                if mine >> bit & 1:
+                    behind[bit] |= follows[to]
+    return frozenset(
+        Pair(kind, earlier, later)
+        for (earlier, wrote), first in touches.items()
+        for (later, writes), second in touches.items()
+        if behind[first] >> second & 1 and (kind := conflict(wrote, writes)) is not None
+    )
 
 
 def search(
@@ -82,7 +127,6 @@ def search(
     ]
     ends: list[tuple[Pair, int, Action]] = []
     have: set[Pair] = set()
-    occurs: set[Pair] = set()
     unseen: int | None = None
     came: dict[int, tuple[int, Action] | None] = {0: None}
     todo = [0]
@@ -107,7 +151,6 @@ def search(
                         kind = conflict(wrote, writes) if touches else None
                         if kind is not None:
                             pair = Pair(kind, earlier, check.work)
-                            occurs.add(pair)
                             if not bits & mask and pair not in have:
                                 have.add(pair)
                                 ends.append((pair, here, action))
@@ -142,7 +185,7 @@ def search(
         return Schedule(tuple(reversed(actions)), len(actions) - start)
 
     races = {pair: schedule(end, action) for pair, end, action in ends}
-    return Found(len(todo), races, None if unseen is None else schedule(unseen, None), frozenset(occurs))
+    return Found(len(todo), races, None if unseen is None else schedule(unseen, None))
 
 
 def _live(graph: Graph, transfers: Transfers, asked: list[int]) -> list[int]:

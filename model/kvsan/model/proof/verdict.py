@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvsan.model.design import Claim, Design
+from kvsan.model.design import MAIN, Claim, Design
 from kvsan.model.proof.actions import Action
 from kvsan.model.proof.certificate import Certificate
 from kvsan.model.proof.graph import Stuck, Vacuous, WrongGeneration
@@ -20,10 +21,6 @@ class Race:
     pair: Pair
     schedule: Schedule
     run_ahead: int | None
-
-    def words(self) -> tuple[str, ...]:
-        """The schedule, one line an action; the earlier access is marked."""
-        return words(self.schedule.actions, self.schedule.earlier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +102,22 @@ class Refused:
 Verdict = Proved | Refuted | Unknown | Refused
 
 
-def words(actions: tuple[Action, ...], mark: int | None = None) -> tuple[str, ...]:
-    """One line an action: number, what happens, which step it is in."""
+def words(actions: Sequence[Action]) -> tuple[str, ...]:
+    """One line an action, with the step that it is in, and the thread if there are several."""
     out = []
     launched = seen = 0
-    for at, action in enumerate(actions):
-        label = str(action)
+    threads = {action.thread for action in actions}
+    for action in actions:
+        label = action.label
         if action.kind == "launch":
             launched += 1
             label = f"launch step {launched}"
         elif action.kind == "see":
             seen += 1
             label = f"{label} ({seen} so far)"
-        elif action.touch is not None and action.thread == "host":
+        elif action.touch is not None and action.thread == MAIN:
             label = f"{label} [step {launched}]"
-        if at == mark:
-            label += "   <- the earlier access"
-        elif mark is not None and at == len(actions) - 1:
-            label += "   <- races with it"
-        out.append(f"{at + 1:3} {label}")
+        if len(threads) > 1 and action.thread != MAIN:
+            label = f"{action.thread}: {label}"
+        out.append(label)
     return tuple(out)

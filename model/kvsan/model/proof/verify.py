@@ -8,12 +8,14 @@ needs more, at 2, 3 and 4.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
+from functools import partial
 
-from kvsan.model.design import Design
+from kvsan.model.design import Design, DesignError, Edge
 from kvsan.model.proof.assumptions import assumptions
 from kvsan.model.proof.confirm import confirm
 from kvsan.model.proof.graph import TooManyStatesError, dead, explore, stuck, vacuous, wrong_generations
-from kvsan.model.proof.search import Found, Pair, search
+from kvsan.model.proof.search import Found, Pair, pairs, search
 from kvsan.model.proof.system import System
 from kvsan.model.proof.verdict import Findings, Proved, Race, Refused, Refuted, Unknown, Verdict
 
@@ -44,7 +46,7 @@ def verify(design: Design, *, cap: int = CAP, certify: bool = False, seconds: fl
             states=found.states,
             control_states=len(graph.states),
             races=races,
-            kept_apart=tuple(sorted(found.pairs - found.races.keys())),
+            kept_apart=tuple(sorted(pairs(graph) - found.races.keys())),
             stuck=stuck(system, graph, closed=False),
             stuck_closed=stuck(system, graph, closed=True),
             vacuous=vacuous(graph, cap),
@@ -66,6 +68,34 @@ def racy_pairs(design: Design, *, cap: int = CAP) -> frozenset[Pair]:
     """Only which pairs can race: what a search over many designs asks. Raises `TooManyStatesError`."""
     system = System(design, None if design.run_ahead == "any" else design.run_ahead)
     return frozenset(search(system, explore(system, cap), cap).races)
+
+
+class Racy:
+    """The racy pairs of a design; each design is asked about once."""
+
+    def __init__(self, cap: int = CAP) -> None:
+        self._cap = cap
+        self._known: dict[Design, frozenset[Pair] | None] = {}
+
+    def __call__(self, make: Callable[[], Design]) -> frozenset[Pair] | None:
+        """None: there is no such design, or no verdict on it."""
+        try:
+            design = make()
+            if design not in self._known:
+                self._known[design] = racy_pairs(design, cap=self._cap)
+            return self._known[design]
+        except (DesignError, TooManyStatesError):
+            return None
+
+
+def keepers(design: Design, pairs: Iterable[Pair], ask: Racy | None = None) -> dict[Pair, tuple[Edge, ...]]:
+    """For each pair the edges without which, one at a time, it could race. None: several do it, or the program does."""
+    ask = ask or Racy()
+    out: dict[Pair, list[Edge]] = {pair: [] for pair in pairs}
+    for edge in design.edges:
+        for pair in (ask(partial(design.without, edge)) or frozenset()) & out.keys():
+            out[pair].append(edge)
+    return {pair: tuple(edges) for pair, edges in out.items()}
 
 
 def _shown(design: Design, found: Found, cap: int) -> tuple[Race, ...]:

@@ -154,6 +154,7 @@ def argument(function: Any, name: str, default: Any = None) -> Callable[[tuple[A
 
 def site(function: Any) -> str | None:
     """Where a function of vLLM is, for a report."""
+    function = inspect.unwrap(function)
     code = getattr(function, "__code__", None)
     if code is None:
         return None
