@@ -81,17 +81,18 @@ def stand_in(original: Any, name: str) -> Any:
         def __subclasscheck__(cls, other: type) -> bool:
             return issubclass(other, original)
 
+    made: Any = original  # the class made below; until then none of its instances can be asked about
     body: dict[str, Any] = {"__module__": original.__module__, "__doc__": original.__doc__}
     if hasattr(original, "elapsed_time"):
 
         def elapsed_time(self: Any, end_event: Any) -> Any:
             """The original takes an end of its very class and of no subclass."""
-            if type(end_event) is made and self.device.type == "cuda":
+            if isinstance(end_event, made) and type(end_event) is not original and self.device.type == "cuda":
                 return _elapsed(original, self, end_event)
             return original.elapsed_time(self, end_event)
 
         body["elapsed_time"] = elapsed_time
-    made: Any = Meta(name, (original,), body)
+    made = Meta(name, (original,), body)
     return made
 
 
