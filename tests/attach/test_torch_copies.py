@@ -100,6 +100,26 @@ def test_arguments_go_through_as_they_are(pool: Pool) -> None:
         tensor.copy_(nothing=1)
 
 
+def test_tensors_without_memory_are_no_fault(pool: Pool) -> None:
+    """A compiler's stand-ins, sparse tensors, those inside `vmap`: with the methods wrapped, and derived."""
+    from torch._subclasses import FakeTensorMode
+
+    _, calls, _ = pool
+
+    def use() -> None:
+        with FakeTensorMode():
+            torch.zeros(3).copy_(torch.ones(3)).zero_()
+        torch.eye(3).to_sparse().clone()
+        torch.func.vmap(lambda row: row.clone())(torch.ones(2, 3))
+        torch.zeros(2).to("meta").zero_()
+
+    use()
+    with deriving(calls):
+        use()
+    assert calls.recorder.fault_text is None
+    assert calls.recorder.ledger.copies == 0
+
+
 class Device:
     """Which tensors are on which device, by identity, and a current stream for each."""
 

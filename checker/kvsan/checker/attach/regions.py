@@ -38,7 +38,7 @@ class Extent:
     @classmethod
     def of(cls, tensor: Any) -> Extent | None:
         """`None` for a tensor without memory: empty, on `meta`, a compiler's stand-in."""
-        if 0 in tensor.shape:
+        if 0 in tensor.shape or hasattr(tensor, "fake_mode"):
             return None
         try:
             low = int(tensor.data_ptr())
