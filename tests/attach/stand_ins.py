@@ -99,6 +99,7 @@ class World:
                 return 1.0
 
         self.Stream, self.Event = FakeStream, FakeEvent
+        self.Graph: Any = None
         self.default = FakeStream(0)
         self.synchronize: Any = lambda device=None: world.call()
 

@@ -77,3 +77,16 @@ def test_a_wrong_pool_is_a_fault_and_no_exception(debug: Session) -> None:
     torch = pytest.importorskip("torch")
     register_pool(torch.zeros(8, 4), 7, "gpu")
     assert debug.recorder.fault_text is not None
+
+
+def test_a_decorated_function_has_the_site_of_its_call(debug: Session) -> None:
+    register_pool(None, 8, "gpu")
+
+    @access("copy", writes={"gpu": [1]}, on="s")
+    def launch() -> None: ...
+
+    launch()
+    assert debug.check is not None
+    site = debug.check.online.findings.site(0, "s", is_host=False).site
+    assert site is not None
+    assert site.startswith("test_declare.py:")

@@ -7,6 +7,7 @@ import queue
 import random
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -215,6 +216,73 @@ def test_a_completion_list_hands_over_to_who_looks(recorder: Recorder, log: Log)
     assert list(done) == ["a", "b"]
     assert done.pop() == "b"
     assert [op.token for op in log.ops[2:] if isinstance(op, Get)] == puts
+
+
+def test_whoever_looks_takes_what_it_saw_and_no_more(recorder: Recorder, log: Log) -> None:
+    done = HandingList(recorder, ["old"])
+    same = object()
+    done += [same, same, "c", "d"]
+    puts = [op.token for op in log.ops if isinstance(op, Put)]
+    assert len(puts) == 4
+
+    def taken(look: Callable[[], object]) -> list[int]:
+        before = len(log.ops)
+        look()
+        return [puts.index(op.token) for op in log.ops[before:] if isinstance(op, Get)]
+
+    assert taken(lambda: done[0]) == []
+    assert taken(lambda: len(done)) == []
+    assert taken(lambda: done[2]) == [1]
+    assert taken(lambda: done[2]) == []
+    assert taken(lambda: next(iter(done))) == []
+    assert taken(lambda: done.pop(3)) == [2]
+    assert taken(done.reverse) == []
+    assert taken(lambda: done[:2]) == [3]
+    assert taken(lambda: list(done)) == [0]
+    with pytest.raises(IndexError):
+        done[9]
+    assert recorder.fault_text is None
+
+
+def test_a_list_changed_behind_its_methods_is_an_unseen_edge(recorder: Recorder, log: Log) -> None:
+    done = HandingList(recorder)
+    done.append(1)
+    list.append(done, 2)
+    assert list(done) == [1, 2]
+    assert recorder.ledger.edges == 1
+    assert not any(isinstance(op, Get) for op in log.ops)
+    done.append(3)
+    assert done[2] == 3
+    assert sum(isinstance(op, Get) for op in log.ops) == 1
+
+
+def test_many_threads_at_one_list_raise_nothing(recorder: Recorder, log: Log) -> None:
+    done = HandingList(recorder)
+    errors: list[BaseException] = []
+    got: list[int] = []
+
+    def look() -> None:
+        while len(got) < 2000:
+            try:
+                got.append(done.pop(0))
+            except IndexError:
+                pass
+            except BaseException as error:
+                errors.append(error)
+                return
+
+    def give() -> None:
+        for number in range(1000):
+            done.append(number)
+
+    threads = [threading.Thread(target=work) for work in (look, look, give, give)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+    assert recorder.fault_text is None
+    assert sum(isinstance(op, Get) for op in log.ops) == sum(isinstance(op, Put) for op in log.ops) == 2000
 
 
 def test_the_ledger_says_what_is_missing(recorder: Recorder) -> None:

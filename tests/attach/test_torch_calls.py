@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from attach.stand_ins import Log, World
+from kvsan.checker import access, register_pool, session
 from kvsan.checker.attach.recorder import Recorder
-from kvsan.checker.attach.torch import Calls, install
+from kvsan.checker.attach.torch import Calls, deriving, install
+from kvsan.checker.options import Options
+from kvsan.checker.session import Session
+from kvsan.model.ops import Access
 
 
 @pytest.fixture
@@ -332,3 +336,166 @@ def test_real_torch_is_hooked_and_put_back() -> None:
         made.uninstall()
     assert [getattr(owner, name) for owner, name in names] == before
     assert log.ops == []
+
+
+class Graph:
+    """A CUDA graph of which only the calls are there."""
+
+    fails = False
+
+    def capture_begin(self, pool: Any = None) -> None:
+        if self.fails:
+            raise RuntimeError("capture")
+
+    def capture_end(self) -> None:
+        if self.fails:
+            raise RuntimeError("capture")
+
+    def replay(self) -> None: ...
+
+
+@pytest.fixture
+def debug(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    made = Session(Options(log_path="/dev/null", incident=0))
+    monkeypatch.setattr(session, "_all", [made])
+    kind = type("G", (Graph,), {name: vars(Graph)[name] for name in ("capture_begin", "capture_end", "replay")})
+    world.Graph = kind
+    install(made, world.surface(graphs=(kind,)))
+    register_pool(None, 8, "gpu")
+    yield made
+    made.close()
+
+
+def captured(world: World) -> Any:
+    """A graph of two accesses."""
+    graph = world.Graph()
+    graph.capture_begin(pool=None)
+    with access("one", reads={"gpu": [1]}, writes={"gpu": [2]}):
+        pass
+    with access("two", writes={"gpu": [2, 4]}, order="any", batch=True):
+        world.Event().record()
+    graph.capture_end()
+    return graph
+
+
+def heard(debug: Session) -> Log:
+    log = Log()
+    debug.recorder.listen([log])
+    return log
+
+
+def test_a_graph_is_one_access_at_each_replay(world: World, debug: Session) -> None:
+    log, graph = heard(debug), captured(world)
+    assert log.ops == [], "at capture nothing is launched"
+    graph.replay()
+    with world.on(world.Stream(7)):
+        graph.replay()
+    first, second = log.ops
+    assert isinstance(first, Access)
+    assert isinstance(second, Access)
+    assert (str(first.reads["gpu"]), str(first.writes["gpu"]), first.on) == ("1", "2,4", "default0")
+    assert (first.label, second.on) == ("graph: one, two", "s1")
+    world.Event().record()
+    assert len(log.ops) == 3, "after the capture calls are logged again"
+    assert debug.recorder.ledger.copies == 0
+
+
+def test_what_the_host_does_during_a_capture_is_done_then(world: World, debug: Session) -> None:
+    log, graph = heard(debug), world.Graph()
+    graph.capture_begin()
+    with access("fill", writes={"gpu": [1]}, on=None):
+        pass
+    graph.capture_end()
+    graph.replay()
+    assert len(log.ops) == 1
+
+
+def test_a_declared_replay_is_what_it_was_declared(world: World, debug: Session) -> None:
+    log, graph = heard(debug), captured(world)
+    with access("forward", reads={"gpu": [5]}):
+        graph.replay()
+    assert [getattr(op, "label", "") for op in log.ops] == ["forward"]
+
+
+def test_a_graph_in_a_graph_is_part_of_it(world: World, debug: Session) -> None:
+    log, inner, outer = heard(debug), captured(world), world.Graph()
+    outer.capture_begin()
+    inner.replay()
+    outer.capture_end()
+    assert log.ops == []
+    outer.replay()
+    assert [getattr(op, "label", "") for op in log.ops] == ["graph: one, two"]
+
+
+def test_a_graph_from_before_is_unseen(world: World, debug: Session) -> None:
+    world.Graph().replay()
+    assert debug.recorder.ledger.copies == 1
+    captured(world).replay()
+    assert debug.recorder.ledger.copies == 1
+
+
+@pytest.mark.parametrize("at", ["begin", "end"])
+def test_a_capture_that_fails_is_over(world: World, debug: Session, at: str) -> None:
+    log, graph = heard(debug), world.Graph()
+    if at == "end":
+        graph.capture_begin()
+    graph.fails = True
+    with pytest.raises(RuntimeError, match="capture"):
+        getattr(graph, f"capture_{at}")()
+    world.Event().record()
+    assert len(log.ops) == 1
+
+
+def test_deriving_is_kept_for_the_replay(world: World, debug: Session) -> None:
+    torch = pytest.importorskip("torch")
+    cache = torch.zeros(8, 4)
+    calls: Any = debug.recorder.attachments["torch"]
+    calls.surface = world.surface(on_device=lambda tensor: tensor.data_ptr() >= cache.data_ptr())
+    register_pool(cache, 8, "gpu")
+    log, graph = heard(debug), world.Graph()
+    graph.capture_begin()
+    with deriving(calls):
+        cache[3].fill_(1)
+    graph.capture_end()
+    assert log.ops == []
+    graph.replay()
+    (op,) = log.ops
+    assert isinstance(op, Access)
+    assert (str(op.writes["gpu"]), op.on) == ("3", "default0")
+
+
+def test_an_unseen_copy_in_a_graph_is_one_at_each_replay(world: World, debug: Session) -> None:
+    graph = world.Graph()
+    calls: Any = debug.recorder.attachments["torch"]
+    graph.capture_begin()
+    calls.unseen("copy")
+    graph.capture_end()
+    assert debug.recorder.ledger.copies == 0
+    graph.replay()
+    graph.replay()
+    assert debug.recorder.ledger.copies == 2
+
+
+def test_a_second_session_says_that_it_hears_nothing(world: World, debug: Session) -> None:
+    other = Session(Options(log_path="/dev/null", incident=0))
+    install(other, world.surface())
+    register_pool(None, 8, "gpu")
+    other.recorder.pool("gpu", 8)
+    other.recorder.access("x", writes={"gpu": [1]})
+    assert other.close().verdict.name == "incomplete"
+    debug.recorder.access("x", writes={"gpu": [1]})
+    assert debug.close().verdict.name == "clean"
+    third = Session(Options(log_path="/dev/null", incident=0))
+    install(third, world.surface())
+    third.recorder.pool("gpu", 8)
+    third.recorder.access("x", writes={"gpu": [1]})
+    assert third.close().verdict.name == "clean", "the hooks were put back before"
+
+
+def test_arguments_may_be_named(world: World, log: Log, calls: Calls) -> None:
+    side, event = world.Stream(7), world.Event()
+    event.record(stream=side)
+    world.default.wait_event(event=event)
+    event.elapsed_time(end=event)
+    world.synchronize(device=0)
+    assert [line.split()[0] for line in log.shown()] == ["record", "wait", "poll", "poll", "sync"]

@@ -155,3 +155,111 @@ def test_a_region_that_is_no_pool_is_refused(dim: int) -> None:
 def test_blocks_that_overlap_are_refused() -> None:
     with pytest.raises(ValueError, match="overlap"):
         Region.of(torch.zeros(16).as_strided((4, 4), (2, 1)), 4, "gpu", 0)
+
+
+@pytest.fixture
+def device_pool() -> Iterator[Pool]:
+    made = Pool(device=True)
+    yield made
+    made.calls.uninstall()
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda p: p[3].mul_(torch.tensor(2.0)), [("", "3")]),
+        (lambda p: p[3].add_(torch.ones(4, 2)), [("", "3")]),
+        (lambda p: torch.where(torch.ones(8, 4, 2) > 0, p, torch.tensor(1.0)), [("0-7", "")]),
+        (lambda p: p.index_copy_(0, ids(1), torch.ones(1, 4, 2)), [("", "1")]),
+        (lambda p: torch.ops.aten.index_put_(p, [ids(1, 2)], torch.ones(2, 4, 2)), [("", "1-2")]),
+        (lambda p: torch.ops.aten.index_put_(p, [ids(1, 2)], torch.ones(2, 4, 2), True), [("", "1-2")]),
+        (lambda p: p[3].copy_(torch.ones(4, 2)), [("", "3"), "sync"]),
+        (lambda p: torch.ops.aten.copy_(p[3], torch.ones(4, 2), True), [("", "3")]),
+        (lambda p: p[3, 0, 0].item(), [("3", ""), "sync"]),
+        (lambda p: p[1:1].copy_(torch.ones(0, 4, 2)), []),
+    ],
+)
+def test_only_copies_across_the_bus_are_syncs(device_pool: Pool, call: Callable[[Any], Any], expected: Any) -> None:
+    assert device_pool.derive(call) == expected
+
+
+@pytest.mark.parametrize("call", [lambda t: t.t_(), lambda t: t.unsqueeze_(0), lambda t: t.squeeze_()])
+def test_a_change_of_shape_is_no_write(pool: Pool, call: Callable[[Any], Any]) -> None:
+    assert pool.derive(lambda p: call(p[:, 0])) == []
+
+
+class Pools:
+    """Parts of one tensor, registered under names; what an op on the whole touches of each."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.log = Log()
+        self.calls: Calls = install(Recorder([self.log]), World().surface())
+        for name, part in parts.items():
+            self.calls.recorder.pool(name, BLOCKS)
+            self.calls.recorder.regions.add(Region.of(part, BLOCKS, name, 0), part)
+
+    def writes(self, call: Callable[[], Any]) -> dict[str, str]:
+        before = len(self.log.ops)
+        with deriving(self.calls):
+            call()
+        assert self.calls.recorder.fault_text is None
+        found: dict[str, str] = {}
+        for op in self.log.ops[before:]:
+            assert isinstance(op, Access)
+            found |= {pool: str(blocks) for pool, blocks in op.writes.items()}
+        return found
+
+
+@pytest.fixture
+def pools() -> Iterator[Callable[..., Pools]]:
+    made: list[Pools] = []
+
+    def make(**parts: Any) -> Pools:
+        made.append(Pools(**parts))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.calls.uninstall()
+
+
+def test_a_tensor_over_several_pools_touches_each(pools: Callable[..., Pools]) -> None:
+    both = torch.zeros(3, BLOCKS, 4)
+    found = pools(k=both[1], v=both[2])
+    assert found.writes(both.zero_) == {"k": "0-7", "v": "0-7"}
+    assert found.writes(both[0].zero_) == {}
+    assert found.writes(lambda: both.view(-1)[30:45].fill_(1)) == {"k": "0-3"}
+    assert found.writes(lambda: both.view(-1)[60:70].fill_(1)) == {"k": "7", "v": "0-1"}
+
+
+@pytest.mark.parametrize("shape", [(BLOCKS, 2, 4), (BLOCKS, 3, 2, 4)])
+def test_interleaved_pools_are_told_apart(pools: Callable[..., Pools], shape: tuple[int, ...]) -> None:
+    both = torch.zeros(*shape)
+    keys, values = both.unbind(-2)
+    found = pools(k=keys, v=values)
+    assert found.writes(keys[3].zero_) == {"k": "3"}
+    assert found.writes(lambda: values[2:4].fill_(1)) == {"v": "2-3"}
+    assert found.writes(both.zero_) == {"k": "0-7", "v": "0-7"}
+    assert found.writes(lambda: both[5].fill_(1)) == {"k": "5", "v": "5"}
+    assert found.writes(lambda: keys.index_copy_(0, ids(6), torch.ones(1, *keys.shape[1:]))) == {"k": "6"}
+    assert found.calls.recorder.ledger.copies == 0
+
+
+def test_a_view_of_too_many_runs_is_unseen(pools: Callable[..., Pools], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvsan.checker.attach.regions.MOST_RUNS", 16)
+    both = torch.zeros(BLOCKS, 4, 2, 4)
+    found = pools(k=both[:, :, 0], v=both[:, :, 1])
+    assert found.writes(both[:, :, 0].zero_) == {}
+    assert found.calls.recorder.ledger.copies == 1
+
+
+def test_new_memory_takes_the_place_of_old(pools: Callable[..., Pools]) -> None:
+    """A pool that was freed and another at its address; the same pool again; two parts of one pool."""
+    memory = torch.zeros(2, BLOCKS, 4)
+    found = pools(k=memory[0], v=memory[1])
+    regions = found.calls.recorder.regions
+    regions.add(Region.of(memory[0], BLOCKS, "k", 0), memory[0])
+    regions.add(Region.of(memory[1], BLOCKS, "k", 0), memory[1])
+    assert len(regions) == 3
+    regions.add(Region("new", memory.data_ptr(), memory.data_ptr() + 64, 8, 8, (0,), 8, (0,), (1, 64)))
+    assert [region.start - memory.data_ptr() for region in regions.find(memory)] == [128, 128, 0]

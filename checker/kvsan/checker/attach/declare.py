@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from kvsan.checker.attach.regions import Region
@@ -12,6 +13,7 @@ from kvsan.checker.session import current
 from kvsan.model.ops import Source
 
 CURRENT = "current stream"
+_CONTEXTLIB = contextmanager.__code__.co_filename
 
 
 def register_pool(tensor: Any, num_blocks: int, name: str, *, dim: int = 0) -> None:
@@ -25,7 +27,7 @@ def register_pool(tensor: Any, num_blocks: int, name: str, *, dim: int = 0) -> N
     recorder.pool(name, num_blocks)
     if tensor is not None:
         with recorder.guard("register_pool"):
-            recorder.regions.add(Region.of(tensor, num_blocks, name, dim))
+            recorder.regions.add(Region.of(tensor, num_blocks, name, dim), tensor)
 
 
 @contextmanager
@@ -44,7 +46,8 @@ def access(
     """The launches inside touch these blocks: pool → ids. The line stands after the last of them.
 
     `on`: a stream's name, a stream of torch, `None` for the host itself, or the current stream of torch. It is logged
-    also if the body raises: part of it may have been launched. Inside, nothing is derived (`deriving`).
+    also if the body raises: part of it may have been launched. Inside, nothing is derived (`deriving`). While the
+    thread captures a CUDA graph, nothing is launched: what is declared is logged at each replay of the graph instead.
     """
     session = current()
     if session is None or not session.recorder.on:
@@ -60,20 +63,24 @@ def access(
     finally:
         if calls is not None:
             calls.here.declared -= 1
+        captured = calls.here.captured if calls is not None and on is not None else None
         with recorder.guard("access"):
-            name = _stream(recorder, calls, on)
-            recorder.access(
-                label,
-                on=name,
-                reads=reads,
-                writes=writes,
-                order=order,
-                batch=batch,
-                planned=planned,
-                step=step,
-                owner=owner,
-                site=site,
-            )
+            if captured is not None:
+                captured.add(recorder, label, reads, writes)
+            else:
+                name = _stream(recorder, calls, on)
+                recorder.access(
+                    label,
+                    on=name,
+                    reads=reads,
+                    writes=writes,
+                    order=order,
+                    batch=batch,
+                    planned=planned,
+                    step=step,
+                    owner=owner,
+                    site=site,
+                )
 
 
 def _stream(recorder: Any, calls: Any, on: Any) -> str | None:
@@ -93,5 +100,7 @@ def _stream(recorder: Any, calls: Any, on: Any) -> str | None:
 
 
 def _caller() -> str:
-    frame = sys._getframe(3)  # this, the generator, contextlib
-    return f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+    frame: FrameType | None = sys._getframe(2)  # above the generator
+    while frame is not None and frame.f_code.co_filename == _CONTEXTLIB:  # more of it if `access` is a decorator
+        frame = frame.f_back
+    return "?" if frame is None else f"{frame.f_code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"

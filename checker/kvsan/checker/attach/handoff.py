@@ -1,15 +1,17 @@
 """Containers that carry host order: a queue and a list whose users hand on what they know.
 
 `HandingQueue` stands in for a `queue.Queue` or `queue.SimpleQueue`; what is put travels with its token. `HandingList`
-is a list that one thread appends to and another looks at (a completion list): whoever looks first takes the tokens of
-what is there. Blocking calls of the inner queue are made without the recorder's lock.
+is a list that some threads append to and others look at (a completion list): whoever first sees an entry takes its
+token, and no other's. Blocking calls of the inner queue are made without the recorder's lock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple, SupportsIndex
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Self, SupportsIndex
 
+from kvsan.checker.attach.ledger import Hook
 from kvsan.checker.attach.recorder import Recorder
 
 
@@ -40,14 +42,17 @@ class HandingQueue:
     def _pack(self, item: Any) -> Any:
         if not self._recorder.on:
             return item
-        token = self._recorder.fresh_token("queue")
-        self._recorder.put(token)
-        return _Parcel(token, item)
+        with self._recorder.guard("queue"):
+            token = self._recorder.fresh_token("queue")
+            self._recorder.put(token)
+            return _Parcel(token, item)
+        return item
 
     def _unpack(self, found: Any) -> Any:
         if type(found) is not _Parcel:
             return found
-        self._recorder.get(found.token)
+        with self._recorder.guard("queue"):
+            self._recorder.get(found.token)
         return found.item
 
     def __getattr__(self, name: str) -> Any:
@@ -55,41 +60,160 @@ class HandingQueue:
 
 
 class HandingList(list[Any]):
-    """A list whose `append` and `extend` hand over to whoever looks at it next."""
+    """A list of which each entry is handed on to whoever first sees it: by index, by iteration, by taking it out.
 
-    def __init__(self, recorder: Recorder, items: Any = ()) -> None:
+    Tokens are kept beside the entries, place by place, under a lock of their own; the recorder is asked outside it.
+    What C code does to the list behind the methods (`heapq`) loses the tokens: an unseen edge.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        items: Iterable[Any] = (),
+        *,
+        given: Hook | None = None,
+        seen: Hook | None = None,
+    ) -> None:
         super().__init__(items)
         self._recorder = recorder
-        self._tokens: list[str] = []
+        self._given_hook, self._seen_hook = given, seen
+        self._places = threading.RLock()
+        self._tokens: list[str | None] = [None] * len(self)
+
+    # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, item: Any) -> None:
-        self._give()
-        super().append(item)
+        token = self._give()  # before the entry can be seen
+        with self._places:
+            self._align()
+            super().append(item)
+            self._tokens.append(token)
 
-    def extend(self, items: Any) -> None:
-        self._give()
-        super().extend(items)
+    def extend(self, items: Iterable[Any]) -> None:
+        for item in list(items):
+            self.append(item)
 
-    def pop(self, index: SupportsIndex = -1) -> Any:
-        found = super().pop(index)
-        self._take()
-        return found
+    def __iadd__(self, items: Iterable[Any]) -> Self:  # type: ignore[misc]
+        self.extend(items)
+        return self
 
-    def __getitem__(self, index: Any) -> Any:
-        found = super().__getitem__(index)
-        self._take()
+    def insert(self, at: SupportsIndex, item: Any) -> None:
+        token = self._give()
+        with self._places:
+            self._align()
+            super().insert(at, item)
+            self._tokens.insert(at, token)
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        many = isinstance(at, slice)
+        value = list(value) if many else value
+        tokens = [self._give() for _ in value] if many else self._give()
+        with self._places:
+            self._align()
+            super().__setitem__(at, value)
+            self._tokens[at] = tokens
+
+    # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def __getitem__(self, at: Any) -> Any:
+        with self._places:
+            self._align()
+            found = super().__getitem__(at)
+            tokens = self._tokens[at]
+            if isinstance(at, slice):
+                self._tokens[at] = [None] * len(found)
+            else:
+                self._tokens[at] = None
+        self._take(tokens if isinstance(tokens, list) else [tokens])
         return found
 
     def __iter__(self) -> Iterator[Any]:
-        self._take()
-        return super().__iter__()
+        at = 0
+        while True:
+            with self._places:
+                self._align()
+                if at >= len(self):
+                    return
+                found, token = super().__getitem__(at), self._tokens[at]
+                self._tokens[at] = None
+            self._take([token])
+            yield found
+            at += 1
 
-    def _give(self) -> None:
-        if self._recorder.on:
-            token = self._recorder.fresh_token("list")
-            self._recorder.put(token)
-            self._tokens.append(token)
+    def pop(self, at: SupportsIndex = -1) -> Any:
+        with self._places:
+            self._align()
+            found = super().pop(at)
+            token = self._tokens.pop(at)
+        self._take([token])
+        return found
 
-    def _take(self) -> None:
-        while self._tokens:
-            self._recorder.get(self._tokens.pop(0))
+    def copy(self) -> list[Any]:
+        return list(self)
+
+    # ── entries that go unseen, or change places ──────────────────────────────────────────────────────────────────
+
+    def clear(self) -> None:
+        with self._places:
+            super().clear()
+            self._tokens.clear()
+
+    def __delitem__(self, at: Any) -> None:
+        with self._places:
+            self._align()
+            super().__delitem__(at)
+            del self._tokens[at]
+
+    def remove(self, item: Any) -> None:
+        """Who compares entries has seen them, up to the one that goes."""
+        with self._places:
+            self._align()
+            at = super().index(item)
+            tokens = self._tokens[: at + 1]
+            self._tokens[: at + 1] = [None] * at
+            super().__delitem__(at)
+        self._take(tokens)
+
+    def reverse(self) -> None:
+        with self._places:
+            self._align()
+            super().reverse()
+            self._tokens.reverse()
+
+    def sort(self, *, key: Any = None, reverse: bool = False) -> None:
+        """Who sorts sees all."""
+        with self._places:
+            super().sort(key=key, reverse=reverse)
+            tokens, self._tokens = self._tokens, [None] * len(self)
+        self._take(tokens)
+
+    # ── tokens ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _give(self) -> str | None:
+        recorder = self._recorder
+        if not recorder.on:
+            return None
+        with recorder.guard("list"):
+            if self._given_hook is not None:
+                self._given_hook.fired()
+            token = recorder.fresh_token("list")
+            recorder.put(token)
+            return token
+        return None
+
+    def _take(self, tokens: list[str | None]) -> None:
+        for token in tokens:
+            if token is not None:
+                with self._recorder.guard("list"):
+                    if self._seen_hook is not None:
+                        self._seen_hook.fired()
+                    self._recorder.get(token)
+
+    def _align(self) -> None:
+        """After something has changed the list by other ways than these, which token is whose is not known."""
+        if len(self._tokens) != len(self):
+            self._tokens = [None] * len(self)
+            self._recorder.ledger.unseen(0, 1, "list changed behind its hand-offs")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return list, (list(self),)

@@ -8,7 +8,7 @@ logged at its entry without it. Only the outermost wrapped call of a thread is l
 tell apart. Events made before that, and whatever C++ code orders by itself, go by the wrappers: PyTorch's trace
 callbacks see those and count them as unseen edges (`crosscheck`).
 
-While a thread captures a CUDA graph, its calls order nothing outside: no lines.
+While a thread captures a CUDA graph, its calls order nothing outside: no lines (`graphs`).
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import Any
 from kvsan.checker.attach.ledger import Hook
 from kvsan.checker.attach.patches import Patches
 from kvsan.checker.attach.recorder import Recorder
-from kvsan.checker.attach.torch.copies import TO_HOST, Copies
+from kvsan.checker.attach.torch.copies import TO_HOST, TOUCHING, Copies
 from kvsan.checker.attach.torch.crosscheck import CrossCheck
+from kvsan.checker.attach.torch.graphs import Graphs
 from kvsan.checker.attach.torch.here import Here
 from kvsan.checker.attach.torch.surface import Surface, stand_in, stream_name
 
@@ -38,7 +39,7 @@ class Calls:
         self._crosscheck = CrossCheck(self)
 
     def install(self) -> None:
-        surface, patches = self.surface, self._patches
+        surface = self.surface
         for owner, name in surface.replaced:
             self._replace_class(owner, name)
         for kind in surface.events:
@@ -49,9 +50,11 @@ class Calls:
             self._wrap(owner, name, self._device_sync, "synchronize")
         for kind in surface.tensors:
             self._tensor(kind)
+        graphs = Graphs(self)
         for kind in surface.graphs:
-            patches.wrap(kind, "capture_begin", self._capture(1))
-            patches.wrap(kind, "capture_end", self._capture(-1))
+            self._wrap(kind, "capture_begin", graphs.begin, "CUDAGraph.capture_begin")
+            self._wrap(kind, "capture_end", graphs.end, "CUDAGraph.capture_end")
+            self._wrap(kind, "replay", graphs.replay, "CUDAGraph.replay")
         if surface.graphs:
             self._crosscheck.install()
 
@@ -71,6 +74,32 @@ class Calls:
         with self.recorder.guard("naming a stream"):
             return self.name(stream)
         return None
+
+    def stream_of(self, what: Any) -> str:
+        """The name of the stream that is current on the device of a tensor, or on a device."""
+        surface = self.surface
+        return self.name(surface.current_stream() if surface.stream_of is None else surface.stream_of(what))
+
+    def crossing(self, target: Any, source: Any) -> str | None:
+        """The stream that a copy between host and device is made on, `None` for any other copy."""
+        on_device = self.surface.on_device
+        to, of = on_device(target), on_device(source)
+        if to == of or any(getattr(each, "is_meta", False) for each in (target, source)):
+            return None
+        return self.stream_of(target if to else source)
+
+    def passes(self) -> bool:
+        """Whether a tensor method is none of ours: kvsan is off, or it is part of another, or its ops are derived."""
+        here = self.here
+        return not self.recorder.on or here.looking > 0 or here.deriving > 0 or (here.busy > 0 and not here.captured)
+
+    def unseen(self, what: str) -> None:
+        """A copy that cannot be logged: now, or at each replay of the graph that is being captured."""
+        captured = self.here.captured
+        if captured is not None:
+            captured.unseen(what)
+        else:
+            self.recorder.unseen(copies=1, what=what)
 
     # ── what is wrapped ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -94,9 +123,16 @@ class Calls:
             self._wrap(kind, name, copies.to_host, "Tensor.item, cpu, …")
         self._wrap(kind, "copy_", copies.copy_into, "Tensor.copy_")
         self._wrap(kind, "to", copies.to, "Tensor.to")
+        for name in TOUCHING:
+            if hasattr(kind, name):
+                self._wrap(kind, name, copies.touching, "Tensor.index_copy_, zero_, …")
 
     def _wrap(self, owner: Any, name: str, make: Callable[[Function, Hook], Function], hook_name: str) -> None:
         hook = self.recorder.ledger.hook(f"torch.{hook_name}", expected=False, version=self.surface.version)
+        if getattr(getattr(owner, name, None), "__kvsan_wraps__", None) is not None:
+            self.recorder.ledger.note(
+                "torch is hooked by another session of this process, so this one hears nothing of it"
+            )
         self._patches.wrap(owner, name, lambda original: make(original, hook), hook)
 
     def _replace_class(self, owner: Any, name: str) -> None:
@@ -132,13 +168,14 @@ class Calls:
     def _record(self, original: Function, hook: Hook) -> Function:
         recorder, here = self.recorder, self.here
 
-        def record(event: Any, stream: Any = None) -> Any:
+        def record(event: Any, /, *args: Any, **kwargs: Any) -> Any:
             if here.busy or not recorder.on:
-                return original(event) if stream is None else original(event, stream)
+                return original(event, *args, **kwargs)
+            stream = args[0] if args else kwargs.get("stream")
             with recorder.lock:
                 here.busy = 1
                 try:
-                    result = original(event) if stream is None else original(event, stream)
+                    result = original(event, *args, **kwargs)
                 finally:
                     here.busy = 0
                 hook.count += 1
@@ -153,13 +190,14 @@ class Calls:
     def _wait(self, original: Function, hook: Hook) -> Function:
         recorder, here = self.recorder, self.here
 
-        def wait(event: Any, stream: Any = None) -> Any:
+        def wait(event: Any, /, *args: Any, **kwargs: Any) -> Any:
             if here.busy or not recorder.on:
-                return original(event) if stream is None else original(event, stream)
+                return original(event, *args, **kwargs)
+            stream = args[0] if args else kwargs.get("stream")
             with recorder.lock:
                 here.busy = 1
                 try:
-                    result = original(event) if stream is None else original(event, stream)
+                    result = original(event, *args, **kwargs)
                 finally:
                     here.busy = 0
                 hook.count += 1
@@ -190,42 +228,50 @@ class Calls:
         return query
 
     def _elapsed(self, original: Function, hook: Hook) -> Function:
-        def elapsed_time(event: Any, end_event: Any) -> Any:
+        def elapsed_time(event: Any, /, *args: Any, **kwargs: Any) -> Any:
             if self.quiet():
-                return original(event, end_event)
+                return original(event, *args, **kwargs)
 
             def log(_: Any) -> None:  # it answers only if both are done
-                for each in (event, end_event):
+                for each in (event, *args, *kwargs.values()):
                     self.recorder.poll(each, True)
 
-            return self._issue(hook, lambda: original(event, end_event), log)
+            return self._issue(hook, lambda: original(event, *args, **kwargs), log)
 
         return elapsed_time
 
     def _wait_event(self, original: Function, hook: Hook) -> Function:
-        def wait_event(stream: Any, event: Any) -> Any:
+        def wait_event(stream: Any, /, *args: Any, **kwargs: Any) -> Any:
             if self.quiet():
-                return original(stream, event)
-            log = lambda _: self.recorder.wait(self.name(stream), event)  # noqa: E731
-            return self._issue(hook, lambda: original(stream, event), log)
+                return original(stream, *args, **kwargs)
+
+            def log(_: Any) -> None:
+                (event,) = (*args, *kwargs.values())
+                self.recorder.wait(self.name(stream), event)
+
+            return self._issue(hook, lambda: original(stream, *args, **kwargs), log)
 
         return wait_event
 
     def _record_event(self, original: Function, hook: Hook) -> Function:
-        def record_event(stream: Any, event: Any = None) -> Any:
+        def record_event(stream: Any, /, *args: Any, **kwargs: Any) -> Any:
             if self.quiet():
-                return original(stream, event)
+                return original(stream, *args, **kwargs)
             log = lambda made: self.recorder.record(self.name(stream), made)  # noqa: E731
-            return self._issue(hook, lambda: original(stream, event), log)
+            return self._issue(hook, lambda: original(stream, *args, **kwargs), log)
 
         return record_event
 
     def _wait_stream(self, original: Function, hook: Hook) -> Function:
-        def wait_stream(stream: Any, other: Any) -> Any:
+        def wait_stream(stream: Any, /, *args: Any, **kwargs: Any) -> Any:
             if self.quiet():
-                return original(stream, other)
-            log = lambda _: self.recorder.wait_stream(self.name(stream), self.name(other))  # noqa: E731
-            return self._issue(hook, lambda: original(stream, other), log)
+                return original(stream, *args, **kwargs)
+
+            def log(_: Any) -> None:
+                (other,) = (*args, *kwargs.values())
+                self.recorder.wait_stream(self.name(stream), self.name(other))
+
+            return self._issue(hook, lambda: original(stream, *args, **kwargs), log)
 
         return wait_stream
 
@@ -271,24 +317,12 @@ class Calls:
         return synchronize
 
     def _device_sync(self, original: Function, hook: Hook) -> Function:
-        def synchronize(device: Any = None) -> Any:
+        def synchronize(*args: Any, **kwargs: Any) -> Any:
             if not self.quiet():
                 with self.recorder.guard("synchronize"):
-                    which = self.surface.device_of(device)
+                    which = self.surface.device_of(args[0] if args else kwargs.get("device"))
                 if self.recorder.on:
-                    return self.block(hook, lambda: original(device), device=which)
-            return original(device)
+                    return self.block(hook, lambda: original(*args, **kwargs), device=which)
+            return original(*args, **kwargs)
 
         return synchronize
-
-    def _capture(self, change: int) -> Callable[[Function], Function]:
-        def make(original: Function) -> Function:
-            def capture(graph: Any, *args: Any, **kwargs: Any) -> Any:
-                try:
-                    return original(graph, *args, **kwargs)
-                finally:
-                    self.here.busy = max(0, self.here.busy + change)
-
-            return capture
-
-        return make

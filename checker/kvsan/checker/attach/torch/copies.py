@@ -1,8 +1,13 @@
-"""Wraps the tensor methods that copy between device and host and block until it is done.
+"""Wraps the tensor methods that copy between device and host and block until it is done, and those that touch pools.
 
 `.item()`, `.cpu()`, `.tolist()`, truth values, `copy_` and `to` without `non_blocking` across the bus: PyTorch
-synchronises the current stream in each, so the host thread knows what that stream held. What they copy is an access
-only if it is declared or derived.
+synchronises the current stream of the tensor's device in each, so the host thread knows what that stream held.
+
+What they and the other methods in `TOUCHING` copy is an access only if it is declared or derived. A call that touches
+a registered pool with neither in force is an unseen copy. Other ways to touch one (functions of `torch` that take
+`out`, in-place arithmetic, kernels of someone else) are not noticed here: `docs/limits.md`.
+
+Inside `deriving()` nothing is done here: the ops that a method comes to are seen there, syncs included.
 """
 
 from __future__ import annotations
@@ -17,6 +22,10 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 TO_HOST = ("item", "cpu", "tolist", "__bool__", "__int__", "__float__", "__index__")
+TOUCHING = (
+    *("index_copy_", "index_put_", "index_add_", "index_fill_", "masked_fill_", "masked_scatter_", "scatter_"),
+    *("__setitem__", "zero_", "fill_", "clone", "index_select", "gather", "cuda"),
+)
 
 
 class Copies:
@@ -26,47 +35,111 @@ class Copies:
         self._calls = calls
 
     def to_host(self, original: Function, hook: Hook) -> Function:
-        def through(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._calls.surface.on_device(tensor) or self._calls.quiet():
+        def through(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
+            calls = self._calls
+            if calls.passes():
                 return original(tensor, *args, **kwargs)
-            return self._calls.block(
-                hook, lambda: original(tensor, *args, **kwargs), stream=self._calls.safe_name(None)
-            )
+            stream: str | None = None
+            with calls.recorder.guard(hook.name):
+                if calls.surface.on_device(tensor) and not _is_empty(tensor):
+                    stream = calls.stream_of(tensor)
+            result = self._made(hook, original, stream, tensor, *args, **kwargs)
+            self._look(original.__name__, result, tensor)
+            return result
 
         return through
 
     def copy_into(self, original: Function, hook: Hook) -> Function:
-        def copy_(target: Any, source: Any, non_blocking: bool = False) -> Any:
-            on_device = self._calls.surface.on_device
-            crosses = not non_blocking and on_device(target) != (hasattr(source, "shape") and on_device(source))
-            if not crosses or self._calls.quiet():
-                return original(target, source, non_blocking)
-            return self._calls.block(
-                hook, lambda: original(target, source, non_blocking), stream=self._calls.safe_name(None)
-            )
+        def copy_(target: Any, /, *args: Any, **kwargs: Any) -> Any:
+            calls = self._calls
+            if calls.passes():
+                return original(target, *args, **kwargs)
+            stream: str | None = None
+            source: Any = None
+            with calls.recorder.guard(hook.name):
+                source = args[0] if args else kwargs.get("src", kwargs.get("other"))
+                asynchronous = kwargs.get("non_blocking", args[1] if len(args) > 1 else False)
+                if not asynchronous and not _is_empty(target) and _is_tensor(source):
+                    stream = calls.crossing(target, source)
+            result = self._made(hook, original, stream, target, *args, **kwargs)
+            self._look(original.__name__, None, target, source)
+            return result
 
         return copy_
 
     def to(self, original: Function, hook: Hook) -> Function:
-        calls = self._calls
-
-        def moved(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            target = _on_device(kwargs.get("device", args[0] if args else None))
-            crosses = target is not None and target != calls.surface.on_device(tensor)
-            asynchronous = kwargs.get("non_blocking") or any(arg is True for arg in args[1:3])
-            if not crosses or asynchronous or calls.quiet():
+        def moved(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
+            calls = self._calls
+            if calls.passes():
                 return original(tensor, *args, **kwargs)
-            return calls.block(hook, lambda: original(tensor, *args, **kwargs), stream=calls.safe_name(None))
+            stream: str | None = None
+            with calls.recorder.guard(hook.name):
+                first = args[0] if args else kwargs.get("other")
+                device = kwargs.get("device", first)
+                target, here = _on_device(device, calls.surface.on_device), calls.surface.on_device(tensor)
+                asynchronous = kwargs.get("non_blocking") or any(arg is True for arg in args[1:3])
+                crosses = target is not None and target != here and not _is_meta(tensor)
+                if crosses and not asynchronous and not _is_empty(tensor):
+                    stream = calls.stream_of(tensor if here else device)
+            result = self._made(hook, original, stream, tensor, *args, **kwargs)
+            if not _is_meta(result):
+                self._look(original.__name__, result, tensor)
+            return result
 
         return moved
 
+    def touching(self, original: Function, hook: Hook) -> Function:
+        name = original.__name__
 
-def _on_device(target: Any) -> bool | None:
+        def touch(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if not self._calls.recorder.regions or self._calls.passes():
+                return original(tensor, *args, **kwargs)
+            hook.fired()
+            result = self._made(hook, original, None, tensor, *args, **kwargs)
+            self._look(name, None if name.endswith("_") else result, tensor, *args, *kwargs.values())
+            return result
+
+        return touch
+
+    def _made(self, hook: Hook, original: Function, stream: str | None, /, *args: Any, **kwargs: Any) -> Any:
+        calls = self._calls
+        if stream is not None and not calls.here.busy:
+            return calls.block(hook, lambda: original(*args, **kwargs), stream=stream)
+        # what a method is made of (`__setitem__` of `copy_`) is looked at once, here
+        calls.here.looking += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            calls.here.looking -= 1
+
+    def _look(self, name: str, result: Any, *touched: Any) -> None:
+        """Counts a copy that nobody will log. A method that gave back its own tensor touched nothing."""
+        calls = self._calls
+        recorder, here = calls.recorder, calls.here
+        if here.declared or not recorder.regions or not recorder.on or result is touched[0]:
+            return
+        with recorder.guard(name):
+            if any(_is_tensor(each) and recorder.regions.touched(each) for each in touched):
+                calls.unseen(f"Tensor.{name} on a registered pool, neither declared nor derived")
+
+
+def _on_device(target: Any, on_device: Callable[[Any], bool]) -> bool | None:
     """Whether what is given as the first argument of `to` says host or device; `None` if it names neither."""
-    if isinstance(target, str):
-        return target.startswith("cuda")
+    kind = target.partition(":")[0] if isinstance(target, str) else getattr(target, "type", None)
     if hasattr(target, "is_cuda"):
-        return bool(target.is_cuda)
-    if isinstance(target, int):
+        return None if _is_meta(target) else on_device(target)
+    if isinstance(target, int) and not isinstance(target, bool):
         return True
-    return target.type == "cuda" if hasattr(target, "type") and hasattr(target, "index") else None
+    return {"cuda": True, "cpu": False}.get(kind) if isinstance(kind, str) else None
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "is_cuda")
+
+
+def _is_empty(tensor: Any) -> bool:
+    return 0 in tensor.shape
+
+
+def _is_meta(value: Any) -> bool:
+    return bool(getattr(value, "is_meta", False))

@@ -13,9 +13,10 @@ What an op touches is decided by its schema and the addresses of its tensors, so
 - an op that is not torch's own (a paged-attention kernel with its block tables) is an unseen copy, unless it runs
   inside `with access(…)`, which says what it touches. Nothing is derived there.
 
-An op on device tensors is an access on the current stream; an op on host tensors alone is the host thread's own. A
-copy that blocks is an access, then a `sync` of its stream. A mode is of one thread and costs tens of µs an op: it is
-for tests and small engines, while big ones declare their accesses.
+An op on device tensors is an access on the current stream of their device; an op on host tensors alone is the host
+thread's own. A copy between host and device that blocks, and a value taken to the host, is an access, then a `sync` of
+that stream; no other op is a sync. While a graph is captured, accesses are kept for its replays (`graphs`). A mode is
+of one thread and costs tens of µs an op: it is for tests and small engines, while big ones declare their accesses.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from typing import Any
 
 import numpy as np
 
-from kvsan.checker.attach.regions import Region
+from kvsan.checker.attach.regions import Region, Unresolved
 from kvsan.checker.attach.torch.calls import Calls
 from kvsan.checker.index import Ids
 
 _INDEXED = ("index_select", "index_copy_", "index_fill_", "index_add_", "index_copy", "index_put_", "index")
 """Ops whose first tensor is touched only where an index says."""
+_BLOCKING = ("copy_", "_to_copy", "_local_scalar_dense")
+"""Ops that block unless asked not to."""
 
 
 @contextmanager
@@ -47,8 +50,12 @@ def deriving(calls: Calls | None = None) -> Iterator[None]:
     if calls is None:
         yield
         return
-    with _mode(calls):
-        yield
+    calls.here.deriving += 1
+    try:
+        with _mode(calls):
+            yield
+    finally:
+        calls.here.deriving -= 1
 
 
 def _mode(calls: Calls) -> Any:
@@ -69,29 +76,35 @@ class _Op:
         self._recorder = calls.recorder
         self._call: Callable[[], Any] = lambda: func(*args, **kwargs)
         self._func = func
+        self._name = str(func).removeprefix("aten.").partition(".")[0]
         self._args, self._kwargs = args, kwargs
         self._reads: dict[str, list[Ids]] = {}
         self._writes: dict[str, list[Ids]] = {}
-        self._on_device = False
-        self._crosses: set[bool] = set()
+        self._device: Any = None
+        self._blocks_on: str | None = None
 
     def run(self) -> Any:
         calls, recorder = self._calls, self._recorder
-        if not recorder.on or calls.here.declared or not recorder.regions or _makes_a_view(self._func):
+        if not recorder.on or (calls.here.busy and calls.here.captured is None):
             return self._call()
-        known = True
+        unknown, on = False, None
         with recorder.guard("deriving"):
-            known = self._look()
-        if not known:
-            recorder.unseen(copies=1, what=str(self._func))
+            if not calls.here.declared and recorder.regions and not _makes_a_view(self._func):
+                unknown = not self._look()
+            if (self._reads or self._writes) and self._device is not None:
+                on = calls.stream_of(self._device)
+            self._blocks_on = self._blocks()
+        if recorder.fault_text is not None:
             return self._call()
-        if not self._reads and not self._writes:
-            return self._call()
-        on = calls.safe_name(None) if self._on_device else None
-        if self._blocks():
+        if unknown:
+            calls.unseen(str(self._func))
+            self._reads, self._writes = {}, {}
+        if self._blocks_on is not None and calls.here.captured is None:
             with recorder.guard("deriving"):
                 self._log(on)
-            return calls.block(self._hook(), self._call, stream=on)
+            return calls.block(self._hook(), self._call, stream=self._blocks_on)
+        if not self._reads and not self._writes:
+            return self._call()
         with recorder.lock:
             result = self._call()
             with recorder.guard("deriving"):
@@ -102,59 +115,85 @@ class _Op:
         return self._recorder.ledger.hook("torch.deriving", expected=False)
 
     def _log(self, on: str | None) -> None:
+        if not self._reads and not self._writes:
+            return
         self._hook().fired()
         reads = {pool: np.unique(np.concatenate(found)) for pool, found in self._reads.items()}
         writes = {pool: np.unique(np.concatenate(found)) for pool, found in self._writes.items()}
-        name = str(self._func).removeprefix("aten.").partition(".")[0]
-        self._recorder.access(name, on=on, reads=reads, writes=writes, site=_site())
+        captured = self._calls.here.captured
+        if captured is not None and on is not None:
+            captured.add(self._recorder, self._name, reads, writes)
+        else:
+            self._recorder.access(self._name, on=on, reads=reads, writes=writes, site=_site())
 
-    def _blocks(self) -> bool:
-        """A copy between host and device that was not asked to be asynchronous, or a value taken to the host."""
-        if not self._on_device:
-            return False
-        if "_local_scalar_dense" in str(self._func):
-            return True
-        wanted = self._kwargs.get("non_blocking", self._args[2] if len(self._args) > 2 else False)
-        return len(self._crosses) > 1 and not wanted
+    def _blocks(self) -> str | None:
+        """The stream that the op waits for, if it is a copy between host and device that was not asked to be
+        asynchronous, or a value taken to the host.
+        """
+        calls, op = self._calls, self._name
+        if op not in _BLOCKING or self._func.namespace != "aten":
+            return None
+        source = self._argument("src" if op == "copy_" else "self")
+        if 0 in source.shape or self._argument("non_blocking"):
+            return None
+        if op == "_local_scalar_dense":
+            return calls.stream_of(source) if calls.surface.on_device(source) else None
+        if op == "copy_":
+            target = self._argument("self")
+            return None if 0 in target.shape else calls.crossing(target, source)
+        device, here = self._argument("device"), calls.surface.on_device(source)
+        kind = getattr(device, "type", None)
+        if source.is_meta or kind not in ("cuda", "cpu") or (kind == "cuda") == here:
+            return None
+        return calls.stream_of(source if here else device)
+
+    def _argument(self, name: str) -> Any:
+        for number, argument in enumerate(self._func._schema.arguments):
+            if argument.name == name:
+                given = number < len(self._args) and not argument.kwarg_only
+                return self._args[number] if given else self._kwargs.get(name)
+        return None
 
     # ── what is touched ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _look(self) -> bool:
         """Fills in what the op touches; False if that cannot be known."""
-        schema = self._func._schema
         own = self._func.namespace == "aten"
+        on_device = self._calls.surface.on_device
         touches = False
-        first = True
-        for number, argument in enumerate(schema.arguments):
+        for number, argument in enumerate(self._func._schema.arguments):
             value = self._args[number] if number < len(self._args) else self._kwargs.get(argument.name)
-            writes = argument.alias_info is not None and argument.alias_info.is_write
+            into = self._writes if argument.alias_info is not None and argument.alias_info.is_write else self._reads
             for tensor in _tensors(value):
-                self._crosses.add(self._calls.surface.on_device(tensor))
-                self._on_device |= self._calls.surface.on_device(tensor)
-                region = self._recorder.regions.find(tensor)
-                if region is None:
-                    continue
-                touches = True
-                blocks = self._narrowed(region, tensor) if first and number == 0 else region.blocks(tensor)
-                if blocks is None:
-                    return False
-                into = self._writes if writes else self._reads
-                into.setdefault(region.name, []).append(blocks)
-            first = False
+                if self._device is None and on_device(tensor):
+                    self._device = tensor
+                for region in self._recorder.regions.find(tensor):
+                    try:
+                        if not region.blocks(tensor).size:
+                            continue
+                        touches = True
+                        blocks = self._narrowed(region, tensor) if number == 0 else region.blocks(tensor)
+                    except Unresolved:
+                        return False
+                    if blocks is None:
+                        return False
+                    if blocks.size:
+                        into.setdefault(region.name, []).append(blocks)
         return own or not touches
 
     def _narrowed(self, region: Region, tensor: Any) -> Ids | None:
         """Of an indexed op the blocks that its index names, all of the view if the index is along another dimension."""
-        name = str(self._func).removeprefix("aten.").partition(".")[0]
+        name = self._name
         if name not in _INDEXED:
             return region.blocks(tensor)
         if name in ("index", "index_put_"):
             return self._by_tuple(region, tensor)
-        dim = self._args[1] % tensor.dim()
-        return self._take(region, tensor, dim, self._args[2])
+        if not tensor.dim():
+            return region.blocks(tensor)
+        return self._take(region, tensor, self._argument("dim") % tensor.dim(), self._argument("index"))
 
     def _by_tuple(self, region: Region, tensor: Any) -> Ids | None:
-        given = [(dim, index) for dim, index in enumerate(self._args[1]) if index is not None]
+        given = [(dim, index) for dim, index in enumerate(self._argument("indices")) if index is not None]
         if len(given) != 1 or given[0][1].dtype.itemsize == 1:  # several, or a mask: all of the view
             if any(self._calls.surface.on_device(index) for _, index in given):
                 return None
@@ -165,8 +204,8 @@ class _Op:
         if self._calls.surface.on_device(index):
             return None
         ids = np.array(index.reshape(-1).tolist(), np.int64)
-        if not ids.size:
-            return ids
+        if not ids.size or not tensor.shape[dim]:
+            return ids[:0]
         parts = [region.blocks(tensor.select(dim, at)) for at in np.unique(ids % tensor.shape[dim]).tolist()]
         out: Ids = np.unique(np.concatenate(parts))
         return out
@@ -182,6 +221,8 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 def _makes_a_view(func: Any) -> bool:
     """An op whose result shares memory with an argument and which writes none: it touches nothing."""
+    if "inplace_view" in {tag.name for tag in getattr(func, "tags", ())}:
+        return True  # `t_`, `squeeze_`: the tensor is written in the schema's sense, its memory is not
     returns = func._schema.returns
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvsan.checker.attach.torch.graphs import Captured
 
 
 class Here(threading.local):
-    """Of each thread: how many wrapped calls and graph captures it is in, and how many declared accesses."""
+    """Of each thread: how many wrapped calls and graph captures it is in, how many declared accesses, how many
+    `deriving()` and tensor methods, and the graph that it captures.
+    """
 
     busy = 0
     declared = 0
+    deriving = 0
+    looking = 0
+    captured: Captured | None = None

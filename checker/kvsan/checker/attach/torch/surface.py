@@ -34,6 +34,8 @@ class Surface:
     tensors: Sequence[type] = ()
     graphs: Sequence[type] = ()
     current_stream: Callable[[], Any] = field(default=lambda: None)
+    stream_of: Callable[[Any], Any] | None = None
+    """The current stream of a tensor's device or of a device; without it `current_stream()`."""
     device_of: Callable[[Any], Any] = field(default=lambda device: 0 if device is None else device)
     on_device: Callable[[Any], bool] = field(default=lambda tensor: False)
     external: tuple[type, ...] = ()
@@ -62,6 +64,7 @@ def torch_surface() -> Surface:
         tensors=(torch.Tensor,),
         graphs=(cuda.CUDAGraph,) if hasattr(cuda, "CUDAGraph") else (),
         current_stream=cuda.current_stream,
+        stream_of=lambda what: cuda.current_stream(getattr(what, "device", what)),
         device_of=device_of,
         on_device=lambda tensor: bool(tensor.is_cuda),
         external=(cuda.ExternalStream,),

@@ -1,15 +1,13 @@
 """Containers through which vLLM's threads hand things over, with a token for each thing.
 
 `Queue` stands in for a `queue.SimpleQueue`: what is put travels with its token, so the getter takes that very one.
-`Completions` is a list that one thread appends to and another looks at: whoever first sees an entry takes its token,
-by index, by iteration or by popping it (a poll looks at the head, a flush iterates).
+Lists of what is done are `HandingList`s: a poll looks at the head, a flush iterates.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from typing import Any, SupportsIndex
+from typing import Any
 
 from kvsan.checker.attach.ledger import Hook
 from kvsan.checker.attach.recorder import Recorder
@@ -60,51 +58,3 @@ class Queue:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
-
-
-class Completions(list[Any]):
-    """A list of what is done. Relied on: one thread appends, one other looks."""
-
-    def __init__(self, recorder: Recorder, append: Hook, seen: Hook, items: Any = ()) -> None:
-        super().__init__(items)
-        self._recorder = recorder
-        self._append_hook, self._seen_hook = append, seen
-        self._tokens: dict[int, str] = {}
-
-    def append(self, item: Any) -> None:
-        recorder = self._recorder
-        if recorder.on:
-            with recorder.guard("completion list"):
-                self._append_hook.fired()
-                token = recorder.fresh_token("d")
-                recorder.put(token)  # before the entry can be seen
-                self._tokens[id(item)] = token
-        super().append(item)
-
-    def __getitem__(self, at: Any) -> Any:
-        found = super().__getitem__(at)
-        if not isinstance(at, slice):
-            self._seen(found)
-        return found
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in super().__iter__():
-            self._seen(item)
-            yield item
-
-    def pop(self, at: SupportsIndex = -1) -> Any:
-        found = super().pop(at)
-        self._seen(found)
-        return found
-
-    def clear(self) -> None:
-        super().clear()
-        if not self:
-            self._tokens.clear()
-
-    def _seen(self, item: Any) -> None:
-        token = self._tokens.pop(id(item), None) if self._tokens else None
-        if token is not None:
-            with self._recorder.guard("completion list"):
-                self._seen_hook.fired()
-                self._recorder.get(token)

@@ -16,9 +16,10 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from kvsan.checker.attach.handoff import HandingList
 from kvsan.checker.attach.vllm import pools
 from kvsan.checker.attach.vllm.engine import Engine, argument, site
-from kvsan.checker.attach.vllm.handoff import Completions, Plan, Queue
+from kvsan.checker.attach.vllm.handoff import Plan, Queue
 from kvsan.model.ops import Source
 
 _PACKAGE = "vllm.v1.simple_kv_offload"
@@ -140,7 +141,7 @@ def _worker(engine: Engine, module: ModuleType) -> None:
                     for name in ("_load_events", "_store_events"):
                         found: Any = getattr(self, name, None)
                         if type(found) is list:
-                            setattr(self, name, Completions(recorder, append, seen, found))
+                            setattr(self, name, HandingList(recorder, found, given=append, seen=seen))
                         else:
                             append.missing(f"SimpleCPUOffloadWorker has no list {name}")
 
