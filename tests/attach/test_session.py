@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from kvsan.checker import check
+from kvsan.checker import check, live
 from kvsan.checker.live import KvsanHazard, LiveCheck
 from kvsan.checker.options import Options
 from kvsan.checker.report.session import summary as in_words
@@ -329,3 +329,100 @@ def test_what_it_writes_is_as_the_schemas_say(tmp_path: Path) -> None:
         check_document(header, "trace-header.schema.json")
         for op in ops:
             check_document(op, "trace-op.schema.json")
+
+
+# ── what a verdict may not hide ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_hazard_beyond_the_bound_counts_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """The last finding that has a place of its own is suppressed; what comes after it is not, unless it is known."""
+    monkeypatch.setattr(live, "MAX_FINDINGS", 3)
+    session = Session(quiet(tmp_path), suppressions=parse(["later=load* # known", "later=copy* # known too"]))
+    for number in range(3):
+        run(session, fenced=False, label=f"load{number}")
+    for label in ("copy9" if known else "real", "load9"):
+        run(session, fenced=False, label=label)
+        run(session, fenced=False, label=f"{label}0")
+    seen = session.close()
+    assert seen.verdict.name == ("clean" if known else "racy")
+    assert sum(found.blocks for found in seen.findings) == (0 if known else 12)
+    assert sum(found.blocks for found in seen.suppressed) == (42 if known else 30)
+    assert ("the last row counts all sorts" in in_words(seen)) is not known
+
+
+@pytest.mark.parametrize("change", [False, True])
+def test_a_summary_that_changed_is_said_again(tmp_path: Path, change: bool) -> None:
+    session = Session(quiet(tmp_path, report=str(tmp_path / "report.json")))
+    run(session, fenced=True)
+    session.say_summary()
+    if change:
+        session.recorder.unseen(copies=3)
+        session.say_summary()
+        session.recorder.fault("x", RuntimeError("boom"))
+    session.close()
+    session.say_summary()
+    assert said(tmp_path).count(": CLEAN") == 1
+    assert said(tmp_path).count(": INCOMPLETE") == (2 if change else 0)
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert (len(document["why"]), document["verdict"]) == ((2, "incomplete") if change else (0, "clean"))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda r: r.unseen(copies=5),
+        lambda r: r.unseen(edges=1),
+        lambda r: r.ledger.hook("vllm.forward", version="9").missing("gone"),
+        None,
+        lambda r: r.ledger.hook("vllm.odd", expected=False).missing("gone"),
+    ],
+)
+def test_a_process_that_saw_nothing_says_what_it_could_not_see(tmp_path: Path, spoil: Any) -> None:
+    session = Session(quiet(tmp_path, report=str(tmp_path / "report.json")))
+    if spoil is not None:
+        spoil(session.recorder)
+    quiet_one = spoil is None or bool(session.recorder.ledger.hooks.get("vllm.odd"))
+    session.close()
+    session.say_summary()
+    assert session.summary().idle is quiet_one
+    assert ("INCOMPLETE" in said(tmp_path)) is not quiet_one
+    assert (tmp_path / "report.json").exists() is not quiet_one
+    if "vllm.forward" in session.recorder.ledger.hooks:
+        assert "hook vllm.forward has no target (version 9): gone" in said(tmp_path)
+
+
+@pytest.mark.parametrize("edges", [0, 1])
+def test_unseen_edges_are_in_every_word_on_a_hazard(tmp_path: Path, edges: int) -> None:
+    session = Session(quiet(tmp_path))
+    session.recorder.unseen(edges=edges)
+    run(session, fenced=False)
+    assert ("possible" in said(tmp_path).lower()) is bool(edges)
+    assert ("possible WAR" in in_words(session.close())) is bool(edges)
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_report_that_cannot_be_written_is_loud(tmp_path: Path, fenced: bool) -> None:
+    session = Session(quiet(tmp_path, report=str(tmp_path / "no" / "such" / "report.json"), incomplete_exitcode=9))
+    run(session, fenced=fenced)
+    session.close()
+    session.say_summary()
+    session.say_summary()
+    assert "".join(said(tmp_path).split()).count("report.jsoncouldnotbewritten") == 2  # at once, and as a reason in the summary
+    assert session.summary().verdict.name == ("incomplete" if fenced else "racy")
+    assert session.status() == (9 if fenced else 66)
+
+
+@pytest.mark.parametrize("fault", [True, False])
+def test_a_fork_after_a_fault_is_incomplete(tmp_path: Path, fault: bool) -> None:
+    session = Session(quiet(tmp_path))
+    run(session, fenced=True)
+    if fault:
+        session.recorder.fault("x", RuntimeError("boom"))
+    session.forked()
+    run(session, fenced=True)
+    seen = session.close()
+    assert seen.verdict.name == ("incomplete" if fault else "clean")
+    assert any("before this process was forked" in why for why in getattr(seen.verdict, "why", ())) is fault

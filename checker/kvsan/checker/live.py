@@ -22,7 +22,7 @@ from kvsan.model.hazard import Hazard
 from kvsan.model.ops import Access, Op, Stream, Sync
 
 MAX_FINDINGS = 1 << 12
-"""Distinct findings that are kept apart; more are counted under the last."""
+"""Distinct findings that are kept apart. More are counted together, but never under one that is suppressed."""
 
 
 class KvsanHazard(RuntimeError):  # noqa: N818 - a finding, not an error of kvsan
@@ -41,6 +41,8 @@ class Finding:
     blocks: int = 0
     ops: int = 0
     suppressed: Suppression | None = None
+    others: bool = False
+    """Beyond `MAX_FINDINGS`: the counts are of several sorts, of which this hazard is the first."""
 
 
 class BySite:
@@ -49,6 +51,7 @@ class BySite:
     def __init__(self, suppressions: Suppressions | None = None) -> None:
         self.suppressions = suppressions or Suppressions()
         self._found: dict[tuple[str, ...], Finding] = {}
+        self._others: dict[int, Finding] = {}  # by suppression (0: none): what found no room in `_found`
 
     def add(self, hazard: Hazard) -> Finding | None:
         """The finding, if it is new and not suppressed."""
@@ -56,10 +59,13 @@ class BySite:
         found = self._found.get(key)
         fresh = found is None
         if found is None:
-            if len(self._found) >= MAX_FINDINGS:
-                found, fresh = next(reversed(self._found.values())), False
+            line = self.suppressions.find(hazard)
+            if len(self._found) < MAX_FINDINGS:
+                found = self._found[key] = Finding(hazard, suppressed=line)
             else:
-                found = self._found[key] = Finding(hazard, suppressed=self.suppressions.find(hazard))
+                where = id(line) if line is not None else 0
+                fresh = where not in self._others
+                found = self._others.setdefault(where, Finding(hazard, suppressed=line, others=True))
         elif hazard.reuse and not found.hazard.reuse:
             found.hazard = hazard
         found.blocks += len(hazard.blocks)
@@ -70,10 +76,13 @@ class BySite:
         return found if fresh else None
 
     def real(self) -> list[Finding]:
-        return [found for found in self._found.values() if found.suppressed is None]
+        return [found for found in self._all() if found.suppressed is None]
 
     def suppressed(self) -> list[Finding]:
-        return [found for found in self._found.values() if found.suppressed is not None]
+        return [found for found in self._all() if found.suppressed is not None]
+
+    def _all(self) -> list[Finding]:
+        return [*self._found.values(), *self._others.values()]
 
 
 class LiveCheck:

@@ -35,7 +35,7 @@ from kvsan.checker.live import Finding, KvsanHazard, LiveCheck
 from kvsan.checker.manners import LastWord, Log, on_sigterm, own_path
 from kvsan.checker.options import Options
 from kvsan.checker.report import session as words
-from kvsan.checker.summary import Summary, header_of, summarise
+from kvsan.checker.summary import Summary, header_of, marked, summarise
 from kvsan.checker.suppressions import Suppressions
 from kvsan.checker.tracefile import TraceFile
 
@@ -66,7 +66,7 @@ class Session:
         self.incidents: list[str] = []
         self._printed = 0
         self._closed = False
-        self._said: tuple[int, int] | None = None
+        self._said: dict[str, Any] | None = None
         self._writers: list[threading.Thread] = []
         sinks: list[Sink] = []
         self._trace = TraceFile(own_path(given.trace), self._header) if given.trace else None
@@ -117,20 +117,32 @@ class Session:
         self.log.say(f"kvsan {version('kvsan')}: watching stream order on KV blocks in process {self.pid}{more}")
 
     def say_summary(self) -> None:
-        """Prints the summary, if it has changed since it was last printed."""
+        """Prints the summary, if anything of it has changed since it was last printed."""
         seen = self.summary()
-        state = (seen.ops, sum(found.blocks for found in seen.findings))
-        if state == self._said:
+        if seen.document() == self._said:
             return
-        self._said = state
+        seen = self._write_report(seen)
+        self._said = seen.document()
         if seen.idle:
             if is_first():
                 self.log.say(f"kvsan: process {self.pid}: saw no engine, so there is no verdict on it")
             return
         self.log.say(words.summary(seen))
-        if self.options.report:
-            with self.recorder.guard("writing the report"), open(own_path(self.options.report), "wb") as out:
+
+    def _write_report(self, seen: Summary) -> Summary:
+        """Writes the JSON report if one is asked for. The summary to be said: a report that fails is part of it."""
+        if not self.options.report or seen.idle:
+            return seen
+        path = own_path(self.options.report)
+        try:
+            with open(path, "wb") as out:
                 out.write(msgspec.json.encode(seen.document()) + b"\n")
+        except OSError as error:
+            text = f"the report {path} could not be written: {error}"
+            self.recorder.ledger.note(text)
+            self.log.say(f"kvsan[{self.pid}]: {text}")
+            return self.summary()
+        return seen
 
     def status(self) -> int:
         """The exit status that the process should have; 0 to leave it alone."""
@@ -142,7 +154,7 @@ class Session:
 
     def _report(self, fresh: list[Finding]) -> None:
         """Under the recorder's lock, in the thread that issued the later access."""
-        for found in fresh:
+        for found in (marked(found, self.recorder.ledger.edges) for found in fresh):
             self._printed += 1
             if self._printed <= self.options.max_reports:
                 self.log.say(words.finding(found, self.pid, self._printed))
@@ -150,7 +162,7 @@ class Session:
                 self.log.say(f"kvsan[{self.pid}]: more hazards are counted and not printed (max_reports)")
             self._incident(found)
         if self.options.halt_on_error:
-            first = fresh[0]
+            first = marked(fresh[0], self.recorder.ledger.edges)
             raise KvsanHazard(first.hazard, "\n" + words.finding(first, self.pid, self._printed))
 
     def _incident(self, found: Finding) -> None:
@@ -193,6 +205,9 @@ class Session:
         self._forked = True
         if not self._closed:
             self._listen()
+            if not self.recorder.on:
+                why = self.recorder.fault_text or "it was off"
+                self.recorder.ledger.note(f"nothing was watched here: before this process was forked, {why}")
 
 
 # ── the process's session ─────────────────────────────────────────────────────────────────────────────────────────────
