@@ -1,6 +1,7 @@
 """The checker as a sink: feeds a running engine's ops to `Online`, counts what it sees, keeps what it finds.
 
-Memory is bounded by blocks, streams, threads, live events and kinds of finding, never by the number of ops. Findings
+Memory is bounded by blocks, streams, threads, live events and kinds of finding, never by the number of ops. Tokens
+that nobody takes are forgotten (`MAX_TOKENS`). Findings
 that have the same kind, pool, and the same two places (label, stream, code site) are one `Finding`: it is reported
 once, with the first hazard in full, and counted.
 
@@ -23,6 +24,9 @@ from kvsan.model.ops import Access, Op, Stream, Sync
 
 MAX_FINDINGS = 1 << 12
 """Distinct findings that are kept apart. More are counted together, but never under one that is suppressed."""
+
+MAX_TOKENS = 1 << 13
+"""Tokens that wait to be taken; the oldest are forgotten. A process puts tokens that only other processes take."""
 
 
 class KvsanHazard(RuntimeError):  # noqa: N818 - a finding, not an error of kvsan
@@ -86,7 +90,9 @@ class BySite:
 
 
 class LiveCheck:
-    """A `Sink`. `report` is called with the new findings of an op and may raise `KvsanHazard`."""
+    """A `Sink`. `report` is called with the new findings of an op and may raise `KvsanHazard`; `lost` when an
+    order is not known any more, since its token was taken too late.
+    """
 
     def __init__(
         self,
@@ -94,8 +100,11 @@ class LiveCheck:
         suppressions: Suppressions | None = None,
         *,
         assume_stream_order: bool = False,
+        lost: Callable[[], None] | None = None,
     ) -> None:
-        self.online = Online({}, attached=True, assume_stream_order=assume_stream_order)
+        self.online = Online(
+            {}, attached=True, assume_stream_order=assume_stream_order, max_tokens=MAX_TOKENS, lost=lost
+        )
         self.findings = BySite(suppressions)
         self._report = report
         self._counts: dict[tuple[type, str, str | None], int] = {}
@@ -126,8 +135,13 @@ class LiveCheck:
             self.online.clocks.unlearn(op.by, before)
         self._note(op)
 
-    def holding(self) -> bool:
-        return bool(self._held)
+    def before(self, index: int) -> Vector:
+        """What the thread knew before its blocking call, line `index`, which is still out."""
+        return self._held[index]
+
+    def thread_gone(self, name: str) -> None:
+        """A host thread that has ended: what only it needs goes."""
+        self.online.thread_gone(name)
 
     def _note(self, op: Op) -> None:
         key = (type(op), op.by, getattr(op, "on", None))

@@ -75,11 +75,17 @@ class Session:
         self._ring = None
         self.check = None
         if given.check:
-            self.check = LiveCheck(self._report, self._suppressions, assume_stream_order=given.assume_stream_order)
+            self.check = LiveCheck(
+                self._report,
+                self._suppressions,
+                assume_stream_order=given.assume_stream_order,
+                lost=lambda: self.recorder.unseen(edges=1, what="a hand-off taken too late"),
+            )
             if given.incident:
                 self._ring = Ring(self.check, given.incident, given.incident_mb)
                 sinks.append(self._ring)
             sinks.append(self.check)
+        self.recorder.on_thread_end = self.check.thread_gone if self.check is not None else None
         self.recorder.listen(sinks)
 
     # ── what an attachment uses ───────────────────────────────────────────────────────────────────────────────────
