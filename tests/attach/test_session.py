@@ -415,7 +415,9 @@ def test_a_report_that_cannot_be_written_is_loud(tmp_path: Path, fenced: bool) -
     session.close()
     session.say_summary()
     session.say_summary()
-    assert "".join(said(tmp_path).split()).count("report.jsoncouldnotbewritten") == 2  # at once, and as a reason in the summary
+    assert (
+        "".join(said(tmp_path).split()).count("report.jsoncouldnotbewritten") == 2
+    )  # at once, and as a reason in the summary
     assert session.summary().verdict.name == ("incomplete" if fenced else "racy")
     assert session.status() == (9 if fenced else 66)
 
@@ -585,3 +587,12 @@ def test_what_an_ended_thread_did_stays(tmp_path: Path, handed: bool) -> None:
     assert session.close().verdict.name == ("clean" if handed else "racy")
     if not handed:
         assert len(check(str(tmp_path / "incident-1.jsonl.gz")).hazards) == 1
+
+
+@pytest.mark.parametrize(("path", "names"), [("one.jsonl.gz", "one-{}.jsonl.gz"), ("i%n.jsonl", "i{}.jsonl")])
+def test_every_incident_has_a_file_of_its_own(tmp_path: Path, path: str, names: str) -> None:
+    session = Session(quiet(tmp_path, incident_path=str(tmp_path / path)))
+    for number in range(3):
+        run(session, fenced=False, label=f"load{number}")
+    assert session.close().incidents == tuple(str(tmp_path / names.format(number)) for number in (1, 2, 3))
+    assert all(check(incident).hazards for incident in session.incidents)

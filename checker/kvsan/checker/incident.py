@@ -47,7 +47,9 @@ class _Segment:
 
     def without(self, lines: Iterable[int]) -> State:
         """The state if those calls ordered nothing."""
-        back = {Agent(by, is_host=True): vector for line in lines if line in self.out for by, vector in [self.out[line]]}
+        back = {
+            Agent(by, is_host=True): vector for line in lines if line in self.out for by, vector in [self.out[line]]
+        }
         return replace(self.state, pasts={**self.state.pasts, **back}) if back else self.state
 
 
@@ -99,7 +101,9 @@ class Ring:
 
     def grab(self, header: Header, hazard: Hazard) -> Incident:
         """What the ring holds now, to be written when there is time."""
-        segments = [_Segment(segment.without(self._held), segment.began, list(segment.ops)) for segment in self._segments]
+        segments = [
+            _Segment(segment.without(self._held), segment.began, list(segment.ops)) for segment in self._segments
+        ]
         return Incident(self._check, segments, dict(self._held), header, hazard, self.seconds())
 
     def _turn(self, index: int, now: int) -> _Segment:

@@ -18,21 +18,28 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import msgspec
+try:
+    import msgspec
+except ModuleNotFoundError as error:
+    if os.environ.get("KVSAN", "0") in ("", "0"):
+        raise
+    print(f"kvsan: KVSAN is set and {error.name} is missing: pip install 'kvsan[checker]'", file=sys.stderr, flush=True)
+    raise SystemExit(2) from None
 
 from kvsan.checker import options as opts
 from kvsan.checker import suppressions as known
 from kvsan.checker.attach.recorder import Recorder, Sink
 from kvsan.checker.incident import Ring
 from kvsan.checker.live import Finding, KvsanHazard, LiveCheck
-from kvsan.checker.manners import LastWord, Log, on_sigterm, own_path
+from kvsan.checker.manners import LastWord, Log, exits_with, numbered, on_sigterm, own_path
 from kvsan.checker.options import Options
 from kvsan.checker.report import session as words
 from kvsan.checker.summary import Summary, header_of, marked, summarise
@@ -40,6 +47,9 @@ from kvsan.checker.suppressions import Suppressions
 from kvsan.checker.tracefile import TraceFile
 
 __all__ = ["KvsanHazard", "Options", "Session", "current", "start", "start_if_asked"]
+
+SIGTERM_WAIT = 10
+"""Seconds that a SIGTERM waits for what is being written."""
 
 
 class Session:
@@ -65,6 +75,7 @@ class Session:
         self.pid = os.getpid()
         self.incidents: list[str] = []
         self._printed = 0
+        self._ending = False
         self._closed = False
         self._said: dict[str, Any] | None = None
         self._writers: list[threading.Thread] = []
@@ -115,12 +126,23 @@ class Session:
             self.recorder.on = False
         return self.summary()
 
+    def settle_down(self) -> None:
+        """Before a signal that may end the process: what is being written is written. The session goes on."""
+        for writer in self._writers:
+            writer.join(SIGTERM_WAIT)
+        if self._trace is not None and self.recorder.lock.acquire(timeout=SIGTERM_WAIT):
+            try:
+                with self.recorder.guard("flushing the trace"):
+                    self._trace.flush_now()
+            finally:
+                self.recorder.lock.release()
+
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def banner(self) -> None:
         given = opts.shown(self.options)
         more = f" ({given})" if given else ""
-        self.log.say(f"kvsan {version('kvsan')}: watching stream order on KV blocks in process {self.pid}{more}")
+        self.log.say(f"kvsan {_version()}: watching stream order on KV blocks in process {self.pid}{more}")
 
     def say_summary(self) -> None:
         """Prints the summary, if anything of it has changed since it was last printed."""
@@ -168,14 +190,24 @@ class Session:
                 self.log.say(f"kvsan[{self.pid}]: more hazards are counted and not printed (max_reports)")
             self._incident(found)
         if self.options.halt_on_error:
+            self._end_from_thread()
             first = marked(fresh[0], self.recorder.ledger.edges)
             raise KvsanHazard(first.hazard, "\n" + words.finding(first, self.pid, self._printed))
+
+    def _end_from_thread(self) -> None:
+        """A thread that dies of `KvsanHazard` may leave others waiting for it: the process is asked to end."""
+        thread = threading.current_thread()
+        if self._ending or self not in _all or thread is threading.main_thread():
+            return
+        self._ending = True
+        self.log.say(f"kvsan[{self.pid}]: halt_on_error in thread {thread.name}: the process is sent SIGTERM")
+        os.kill(self.pid, signal.SIGTERM)
 
     def _incident(self, found: Finding) -> None:
         if self._ring is None or len(self.incidents) >= self.options.max_incidents:
             return
         number = len(self.incidents) + 1
-        path = own_path(self.options.incident_path.replace("%n", str(number)))
+        path = own_path(numbered(self.options.incident_path).replace("%n", str(number)))
         self.incidents.append(path)
         incident = self._ring.grab(self._header(), found.hazard)
 
@@ -202,7 +234,7 @@ class Session:
         )
 
     def _header(self) -> Any:
-        return header_of(self.recorder, process=self.pid, kvsan=version("kvsan"), **self.about)
+        return header_of(self.recorder, process=self.pid, kvsan=_version(), **self.about)
 
     def forked(self) -> None:
         """In a forked child: what the parent has seen is the parent's."""
@@ -214,6 +246,13 @@ class Session:
             if not self.recorder.on:
                 why = self.recorder.fault_text or "it was off"
                 self.recorder.ledger.note(f"nothing was watched here: before this process was forked, {why}")
+
+
+def _version() -> str:
+    try:
+        return version("kvsan")
+    except PackageNotFoundError:  # run from its sources
+        return "unknown"
 
 
 # ── the process's session ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -274,7 +313,11 @@ def _at_exit() -> None:
 
 def _at_sigterm() -> None:
     for session in _all:
-        session.say_summary()
+        try:
+            session.settle_down()
+            session.say_summary()
+        except Exception:  # the engine's own handler comes after
+            traceback.print_exc()
 
 
 def _after_fork() -> None:
@@ -283,18 +326,19 @@ def _after_fork() -> None:
 
 
 def _in_multiprocessing_children() -> None:
-    """Children of `multiprocessing` that were forked end by `os._exit` and run no exit handlers but its own."""
-    from multiprocessing import util
+    """Children of `multiprocessing` that were forked end by `os._exit` and run no exit handlers but its own. Both
+    those of this process and, if it is one, this process.
+    """
+    from multiprocessing import parent_process, util
 
     def in_child(_: object) -> None:
-        util.Finalize(None, _child_exit, exitpriority=-1000)
+        util.Finalize(None, exits_with, (_child_exit,), exitpriority=-1000)
 
     util.register_after_fork(_last, in_child)
+    if parent_process() is not None:
+        in_child(None)
 
 
-def _child_exit() -> None:
+def _child_exit() -> int:
     _at_exit()
-    if _last.status:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(_last.status)
+    return _last.status

@@ -61,6 +61,7 @@ class TraceFile:
         self._lost = 0
         self._flushed = 0
         self._dirty = False
+        self._busy = False
 
     def pool(self, name: str, blocks: int) -> None:
         self._dirty = True
@@ -110,8 +111,21 @@ class TraceFile:
             waiting.popleft()
             self._add(line, t)
 
+    def flush_now(self) -> None:
+        """What a signal handler may call, also in the middle of a flush. Raises `OSError`."""
+        if not self._busy and (self._fd >= 0 or self._lines):
+            self._dirty = True
+            self.flush()
+
     def flush(self) -> None:
         """Raises `OSError`."""
+        self._busy = True
+        try:
+            self._flush()
+        finally:
+            self._busy = False
+
+    def _flush(self) -> None:
         if self._fd < 0:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             self._dirty = True
@@ -146,8 +160,8 @@ class TraceFile:
             self._fd = -1
 
     def _add(self, line: bytes, now: int) -> None:
-        self._lines.append(line)
         self._size += len(line)
+        self._lines.append(line)
         if self._size >= FLUSH or now - self._flushed > FLUSH_NS:
             self._flushed = now
             self.flush()

@@ -37,7 +37,14 @@ def summary(seen: Summary) -> str:
         page.line(f"not seen: {why}", 2)
     if seen.findings:
         rows = [
-            [f"possible {h.kind.value}" if h.possible else h.kind.value, h.pool, place_of(h.earlier), place_of(h.later), f"{found.blocks:,}", f"{found.ops:,}"]
+            [
+                f"possible {h.kind.value}" if h.possible else h.kind.value,
+                h.pool,
+                place_of(h.earlier),
+                place_of(h.later),
+                f"{found.blocks:,}",
+                f"{found.ops:,}",
+            ]
             for found in seen.findings
             for h in (found.hazard,)
         ]

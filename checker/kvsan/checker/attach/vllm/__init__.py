@@ -18,6 +18,7 @@ def plugin() -> None:
     """The entry point. Near free unless `KVSAN` is set to something but 0."""
     if environ.get("KVSAN", "0") in ("", "0"):
         return
+    from kvsan.checker import session as _  # first: it says what is missing, in one line
     from kvsan.checker.attach.vllm.hooks import start
 
     start()
