@@ -7,9 +7,9 @@ snapshot is shared until its stream moves on, and a wait says what it did (`Effe
 look.
 
 State: one vector an agent that is alive, one an event that is alive, one a token that is still to be taken (of those
-at most `max_tokens`, if that is given: the oldest are forgotten, and whoever takes one learns nothing). Tokens that were taken
-are remembered for a while (`SPENT_TOKENS`), since several threads may take one. Not thread-safe: the logger's lock is
-above.
+at most `max_tokens`, if that is given: the oldest are forgotten, and whoever takes one learns nothing). Tokens that
+were taken are remembered for a while (`SPENT_TOKENS`), since several threads may take one. Not thread-safe: the
+logger's lock is above.
 """
 
 from __future__ import annotations

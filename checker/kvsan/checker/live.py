@@ -102,9 +102,8 @@ class LiveCheck:
         assume_stream_order: bool = False,
         lost: Callable[[], None] | None = None,
     ) -> None:
-        self.online = Online(
-            {}, attached=True, assume_stream_order=assume_stream_order, max_tokens=MAX_TOKENS, lost=lost
-        )
+        self.online = Online({}, attached=True, assume_stream_order=assume_stream_order, max_tokens=MAX_TOKENS)
+        self.online.lost = lost
         self.findings = BySite(suppressions)
         self._report = report
         self._counts: dict[tuple[type, str, str | None], int] = {}

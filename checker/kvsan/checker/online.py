@@ -41,7 +41,6 @@ class Online:
         possible: bool = False,
         every: bool = False,
         max_tokens: int | None = None,
-        lost: Callable[[], None] | None = None,
     ) -> None:
         self.clocks = Clocks(streams, assume_stream_order=assume_stream_order, max_tokens=max_tokens)
         self.advice = Advice()
@@ -51,7 +50,7 @@ class Online:
             self.clocks, self.lives, assume_stream_order=assume_stream_order, possible=possible, every=every
         )
         self._hands = HandOrder(self.advice, max_tokens)
-        self._lost = lost
+        self.lost: Callable[[], None] | None = None
         self._attached = attached
         self._lifetime = lifetime
         self._rules: dict[type, Callable[[int, Any], list[Hazard] | None]] = {
@@ -175,8 +174,8 @@ class Online:
 
     def _get(self, op: int, what: Get) -> None:
         self._hands.get(what.by, what.token)
-        if self.clocks.get(what.by, what.token) is False and self._lost is not None:
-            self._lost()
+        if self.clocks.get(what.by, what.token) is False and self.lost is not None:
+            self.lost()
 
     def _drop(self, op: int, what: Drop) -> None:
         self._hands.forget(what.event)

@@ -3,7 +3,8 @@
 One a line: `property=pattern … # reason`. Properties are `kind`, `pool`, `earlier`, `later` (labels of the two
 accesses), `earlier_on`, `later_on` (streams), `earlier_site`, `later_site` (places in code); patterns are those of
 `fnmatch` and hold for the whole text; one with blanks or quotes stands in quotes. The reason begins at the first `#`
-that follows a blank and stands in no quotes. A line without a reason is an error: what nobody can explain stays a hazard.
+that follows a blank and stands in no quotes. A line without a reason is an error: what nobody can explain stays a
+hazard.
 A suppression that never matched is reported, since it hides the next bug of that shape.
 
     kind=RAW pool=gpu* earlier=forward later=store   # the store is dropped if its block was freed: issue 123

@@ -28,7 +28,8 @@ both; `fresh_token` makes a name. Whoever sees a copy or an order that it cannot
 nothing to hook.
 
 `on` is True from the start and False once a fault has turned kvsan off or its session has closed: then every method
-returns at once, and without sinks an op goes nowhere. `KvsanHazard` (option `halt_on_error`) is the one exception that leaves here.
+returns at once. Without sinks an op goes nowhere. `KvsanHazard` (option `halt_on_error`) is the one exception that
+leaves here.
 
 Relies on: the caller holding `lock` over call and line, and over nothing that blocks (`TRACE.md`, "Where a line
 stands"). Does not cover: what no hook calls it for.

@@ -36,18 +36,11 @@ def summary(seen: Summary) -> str:
     for why in getattr(seen.verdict, "why", ()):
         page.line(f"not seen: {why}", 2)
     if seen.findings:
-        rows = [
-            [
-                f"possible {h.kind.value}" if h.possible else h.kind.value,
-                h.pool,
-                place_of(h.earlier),
-                place_of(h.later),
-                f"{found.blocks:,}",
-                f"{found.ops:,}",
-            ]
-            for found in seen.findings
-            for h in (found.hazard,)
-        ]
+        rows = []
+        for found in seen.findings:
+            h = found.hazard
+            kind = f"possible {h.kind.value}" if h.possible else h.kind.value
+            rows.append([kind, h.pool, place_of(h.earlier), place_of(h.later), f"{found.blocks:,}", f"{found.ops:,}"])
         page.blank()
         page.table(["kind", "pool", "earlier", "later", "blocks", "ops"], rows, right=(4, 5))
         if any(found.others for found in seen.findings):
