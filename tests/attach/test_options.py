@@ -41,6 +41,7 @@ def test_options_are_read() -> None:
         ("exitcode=256", "an exit status from 0 to 255"),
         ("exitcode=-1", "an exit status from 0 to 255"),
         ("incident=long", "a number from 0"),
+        ("incident_mb=0", "a number from 1; incident=0 keeps none"),
         ("halt_on_error=maybe", "accepted: 0 or 1"),
         ("check=1:check=0", 'has "check" twice'),
         ("trace='x", "a quote that is not closed"),
@@ -86,9 +87,31 @@ def test_suppressions_match_on_properties() -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "pattern"),
+    [
+        ("later_on=load#2   # known: see 12", "load#2"),
+        ("'later_on=load #2' # known: see 12", "load #2"),
+        ('later_on="#2"# 3 # known: see 12', None),
+        ("later_on=it\\'s # known: see 12", "it's"),
+        ("later_on=load # known: see 12", "load"),
+        ("later_on=load\t# known: see 12", "load"),
+    ],
+)
+def test_a_pattern_may_hold_the_sign_of_a_reason(line: str, pattern: str | None) -> None:
+    if pattern is None:
+        with pytest.raises(OptionsError, match="accepted: property=pattern"):
+            parse_suppressions([line])
+        return
+    (found,) = parse_suppressions([line]).lines
+    assert (found.patterns, found.reason) == ({"later_on": pattern}, "known: see 12")
+
+
+@pytest.mark.parametrize(
     ("line", "wrong"),
     [
         ("kind=WAR", "gives no reason"),
+        ("kind=WAR later_on=load#2", "gives no reason"),
+        ("kind=WAR 'later_on=load # 2'", "gives no reason"),
         ("kind=WAR #  ", "gives no reason"),
         ("kin=WAR # x", 'is "kind" meant?'),
         ("kind # x", "accepted: property=pattern"),

@@ -32,14 +32,22 @@ def run(fenced, first=0):
 """
 
 
-def start(tmp_path: Path, body: str, options: str = "", kvsan: str | None = "1") -> subprocess.Popen[str]:
+def start(
+    tmp_path: Path,
+    body: str,
+    options: str = "",
+    kvsan: str | None = "1",
+    *,
+    before: str = "",
+    script: str | None = None,
+) -> subprocess.Popen[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("KVSAN")}
     environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("model", "runtime", "checker"))
     environment["KVSAN_OPTIONS"] = options
     if kvsan is not None:
         environment["KVSAN"] = kvsan
     return subprocess.Popen(
-        [sys.executable, "-c", ENGINE + body],
+        [sys.executable, "-c", script or before + ENGINE + body],
         cwd=tmp_path,
         env=environment,
         text=True,
@@ -286,3 +294,121 @@ print("grew", (rss() - start) >> 10, "KiB", flush=True)
     assert int(grew[1]) < 12 << 10, out
     assert "CLEAN" in err, err
     assert code == 0
+
+
+# ── ends that are easily missed ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_a_handler_that_is_not_python_s_does_not_keep_the_process_alive(tmp_path: Path, foreign: bool) -> None:
+    script = "import signal\n"
+    if foreign:  # what `getsignal` says of a handler that C code has installed
+        script += "known = signal.getsignal\nsignal.getsignal = lambda number: None\n"
+    process = start(tmp_path, "run(fenced=False)" + WAIT, before=script)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    code, _, err = finish(process)
+    assert code == -signal.SIGTERM
+    assert "RACY" in err
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_sigterm_waits_for_what_is_being_written(tmp_path: Path, slow: bool) -> None:
+    body = "debug.recorder.pool('gpu', 64)\n"
+    if slow:
+        body += """
+from kvsan.checker.incident import Incident
+write = Incident.write
+def slowly(self, path):
+    time.sleep(1)
+    return write(self, path)
+Incident.write = slowly
+"""
+    code, _, err = terminated(tmp_path, body + "run(fenced=False)", "trace=t.jsonl.gz")
+    assert code == -signal.SIGTERM
+    (incident,) = tmp_path.glob("kvsan-incident-*")
+    assert check(str(incident)).verdict.name == "racy", err
+    trace = check(str(tmp_path / "t.jsonl.gz"))
+    assert (trace.verdict.name, trace.ops) == ("racy", 2)
+
+
+@pytest.mark.parametrize("how", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_child_says_what_it_died_of(tmp_path: Path, how: str, fenced: bool) -> None:
+    """Its traceback, its summary; the status of a child with hazards is ours, of another its own."""
+    (tmp_path / "worker.py").write_text(
+        ENGINE + f"def work():\n    run(fenced={fenced})\n    raise ValueError('the engine failed')\n"
+    )
+    body = f"""
+sys.path.insert(0, os.getcwd())
+import multiprocessing, worker
+child = multiprocessing.get_context("{how}").Process(target=worker.work)
+child.start(); child.join()
+print("child", child.exitcode, flush=True)
+"""
+    _, out, err = run(tmp_path, body)
+    assert f"child {1 if fenced else 66}" in out, err
+    assert "ValueError: the engine failed" in err
+    assert err.count(": CLEAN" if fenced else ": RACY") == 1
+
+
+@pytest.mark.parametrize("how", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_session_that_begins_in_a_child(tmp_path: Path, how: str, fenced: bool) -> None:
+    (tmp_path / "worker.py").write_text(f"def work():\n    import engine\n    engine.run(fenced={fenced})\n")
+    (tmp_path / "engine.py").write_text(ENGINE)
+    script = f"""
+import multiprocessing, os, sys
+sys.path.insert(0, os.getcwd())
+import worker
+if __name__ == "__main__":
+    child = multiprocessing.get_context("{how}").Process(target=worker.work)
+    child.start(); child.join()
+    print("child", child.exitcode, flush=True)
+"""
+    _, out, err = finish(start(tmp_path, "", "report=r.json", script=script))
+    assert f"child {0 if fenced else 66}" in out, err
+    assert err.count(": CLEAN" if fenced else ": RACY") == 1
+    assert (tmp_path / "r.json").exists()
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("plugin", [True, False])
+def test_a_missing_dependency_is_one_line(tmp_path: Path, there: bool, plugin: bool) -> None:
+    script = "import sys\n" + ("" if there else "sys.modules['msgspec'] = None\n")
+    if plugin:
+        script += "from kvsan.checker.attach import vllm\nsys.modules['vllm'] = None\nvllm.plugin()\n"
+    else:
+        script += "from kvsan.checker import session\nsession.start_if_asked()\n"
+    if there and plugin:
+        return  # the hooks of vLLM have their own tests
+    code, _, err = finish(start(tmp_path, "", script=script))
+    assert code == (0 if there else 2)
+    assert err.count("\n") == (2 if there else 1)
+    assert ("pip install 'kvsan[checker]'" in err) is not there
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_an_installation_without_metadata_has_an_unknown_version(tmp_path: Path, there: bool) -> None:
+    script = "" if there else "from importlib import metadata\nmetadata.Distribution.discover = lambda **_: iter(())\n"
+    code, _, err = finish(start(tmp_path, "run(fenced=True)", before=script))
+    assert code == 0
+    assert err.startswith("kvsan unknown: watching") is not there
+    assert "CLEAN" in err
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_halt_in_a_thread_that_others_wait_for_ends_the_process(tmp_path: Path, fenced: bool) -> None:
+    body = f"""
+import threading
+done = threading.Event()
+def work():
+    run(fenced={fenced}); done.set()
+threading.Thread(target=work, name="copier").start()
+done.wait()
+"""
+    code, _, err = run(tmp_path, body, "halt_on_error=1:trace=t.jsonl")
+    assert code == (0 if fenced else -signal.SIGTERM)
+    assert (": CLEAN" if fenced else ": RACY") in err
+    assert ("halt_on_error in thread copier" in err) is not fenced

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import queue
+import threading
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from kvsan.checker import check
+from kvsan.checker import advice, check, live, tracefile
+from kvsan.checker.attach.handoff import HandingQueue
 from kvsan.checker.live import KvsanHazard, LiveCheck
 from kvsan.checker.options import Options
 from kvsan.checker.report.session import summary as in_words
@@ -19,6 +23,7 @@ from kvsan.checker.session import Session
 from kvsan.checker.suppressions import parse
 from kvsan.checker.trace import open_trace
 from kvsan.checker.tracefile import TraceFile
+from kvsan.model.pasts import Agent
 
 
 class Event:
@@ -329,3 +334,265 @@ def test_what_it_writes_is_as_the_schemas_say(tmp_path: Path) -> None:
         check_document(header, "trace-header.schema.json")
         for op in ops:
             check_document(op, "trace-op.schema.json")
+
+
+# ── what a verdict may not hide ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_hazard_beyond_the_bound_counts_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """The last finding that has a place of its own is suppressed; what comes after it is not, unless it is known."""
+    monkeypatch.setattr(live, "MAX_FINDINGS", 3)
+    session = Session(quiet(tmp_path), suppressions=parse(["later=load* # known", "later=copy* # known too"]))
+    for number in range(3):
+        run(session, fenced=False, label=f"load{number}")
+    for label in ("copy9" if known else "real", "load9"):
+        run(session, fenced=False, label=label)
+        run(session, fenced=False, label=f"{label}0")
+    seen = session.close()
+    assert seen.verdict.name == ("clean" if known else "racy")
+    assert sum(found.blocks for found in seen.findings) == (0 if known else 12)
+    assert sum(found.blocks for found in seen.suppressed) == (42 if known else 30)
+    assert ("the last row counts all sorts" in in_words(seen)) is not known
+
+
+@pytest.mark.parametrize("change", [False, True])
+def test_a_summary_that_changed_is_said_again(tmp_path: Path, change: bool) -> None:
+    session = Session(quiet(tmp_path, report=str(tmp_path / "report.json")))
+    run(session, fenced=True)
+    session.say_summary()
+    if change:
+        session.recorder.unseen(copies=3)
+        session.say_summary()
+        session.recorder.fault("x", RuntimeError("boom"))
+    session.close()
+    session.say_summary()
+    assert said(tmp_path).count(": CLEAN") == 1
+    assert said(tmp_path).count(": INCOMPLETE") == (2 if change else 0)
+    document = json.loads((tmp_path / "report.json").read_text())
+    assert (len(document["why"]), document["verdict"]) == ((2, "incomplete") if change else (0, "clean"))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda r: r.unseen(copies=5),
+        lambda r: r.unseen(edges=1),
+        lambda r: r.ledger.hook("vllm.forward", version="9").missing("gone"),
+        None,
+        lambda r: r.ledger.hook("vllm.odd", expected=False).missing("gone"),
+    ],
+)
+def test_a_process_that_saw_nothing_says_what_it_could_not_see(tmp_path: Path, spoil: Any) -> None:
+    session = Session(quiet(tmp_path, report=str(tmp_path / "report.json")))
+    if spoil is not None:
+        spoil(session.recorder)
+    quiet_one = spoil is None or bool(session.recorder.ledger.hooks.get("vllm.odd"))
+    session.close()
+    session.say_summary()
+    assert session.summary().idle is quiet_one
+    assert ("INCOMPLETE" in said(tmp_path)) is not quiet_one
+    assert (tmp_path / "report.json").exists() is not quiet_one
+    if "vllm.forward" in session.recorder.ledger.hooks:
+        assert "hook vllm.forward has no target (version 9): gone" in said(tmp_path)
+
+
+@pytest.mark.parametrize("edges", [0, 1])
+def test_unseen_edges_are_in_every_word_on_a_hazard(tmp_path: Path, edges: int) -> None:
+    session = Session(quiet(tmp_path))
+    session.recorder.unseen(edges=edges)
+    run(session, fenced=False)
+    assert ("possible" in said(tmp_path).lower()) is bool(edges)
+    assert ("possible WAR" in in_words(session.close())) is bool(edges)
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+def test_a_report_that_cannot_be_written_is_loud(tmp_path: Path, fenced: bool) -> None:
+    session = Session(quiet(tmp_path, report=str(tmp_path / "no" / "such" / "report.json"), incomplete_exitcode=9))
+    run(session, fenced=fenced)
+    session.close()
+    session.say_summary()
+    session.say_summary()
+    assert (
+        "".join(said(tmp_path).split()).count("report.jsoncouldnotbewritten") == 2
+    )  # at once, and as a reason in the summary
+    assert session.summary().verdict.name == ("incomplete" if fenced else "racy")
+    assert session.status() == (9 if fenced else 66)
+
+
+@pytest.mark.parametrize("fault", [True, False])
+def test_a_fork_after_a_fault_is_incomplete(tmp_path: Path, fault: bool) -> None:
+    session = Session(quiet(tmp_path))
+    run(session, fenced=True)
+    if fault:
+        session.recorder.fault("x", RuntimeError("boom"))
+    session.forked()
+    run(session, fenced=True)
+    seen = session.close()
+    assert seen.verdict.name == ("incomplete" if fault else "clean")
+    assert any("before this process was forked" in why for why in getattr(seen.verdict, "why", ())) is fault
+
+
+# ── bounds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_tokens_that_nobody_takes_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    """Who takes a forgotten one learns nothing, and an edge is unseen; who takes one in time knows, and none is."""
+    monkeypatch.setattr(live, "MAX_TOKENS", 100)
+    session = Session(quiet(tmp_path, trace=str(tmp_path / "t.jsonl")))
+    recorder = session.recorder
+    recorder.pool("gpu", 8)
+    recorder.access("fill", writes={"gpu": [1]}, by="a")
+    recorder.put("mine", by="a")
+    for number in range(1000 if late else 50):
+        recorder.put(f"for another process {number}", by="a")
+    recorder.get("mine", by="b")
+    recorder.get("put by another process", by="b")
+    recorder.access("read", reads={"gpu": [1]}, by="b")
+    seen = session.close()
+    assert session.check is not None
+    assert len(session.check.online.clocks.tokens()) <= 100
+    assert len(session.check.online._hands._tokens) <= 100
+    assert seen.coverage.unseen["edges"] == int(late)
+    assert [found.hazard.possible for found in seen.findings] == ([True] if late else [])
+    assert not check(str(tmp_path / "t.jsonl")).hazards  # offline nothing is forgotten
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_full_queue_keeps_no_token(tmp_path: Path, full: bool) -> None:
+    session = Session(quiet(tmp_path))
+    handing = HandingQueue(queue.Queue(1 if full else 0), session.recorder)
+    for number in range(100):
+        with suppress(queue.Full):
+            handing.put_nowait(number)
+    assert session.check is not None
+    assert len(session.check.online.clocks.tokens()) == (1 if full else 100)
+    assert handing.get() == 0
+
+
+@pytest.mark.parametrize("fails", [True, False, None])
+@pytest.mark.parametrize("by", ["seconds", "bytes"])
+def test_the_ring_is_bounded_while_calls_block(tmp_path: Path, fails: bool | None, by: str) -> None:
+    """A call that is out when a segment begins: its incident has the hazard exactly if the run has it. None: it is
+    still out when the hazard of another thread is found."""
+    session = Session(quiet(tmp_path, incident=0.2 if by == "seconds" else 1e6, incident_mb=1))
+    recorder, clock = session.recorder, [0]
+    recorder._clock = lambda: clock[0]
+    recorder.pool("gpu", 8)
+    recorder.access("fill", on="s", writes={"gpu": [1, 2]}, by="h0")
+    out = recorder.blocking(stream="s", by="h0")
+    out.__enter__()
+    for number in range(9000):
+        clock[0] = number * 1_000_000
+        recorder.access("other", on="t", writes={"gpu": [4]}, by="h1")
+    ring = session._ring
+    assert ring is not None
+    assert sum(len(segment.ops) for segment in ring._segments) < 5000
+    if fails is None:
+        recorder.access("read", reads={"gpu": [2]}, by="h9")  # a race, and the incident of it
+    else:
+        error = RuntimeError() if fails else None
+        out.__exit__(type(error) if error else None, error, None)
+        recorder.access("read", reads={"gpu": [1]}, by="h0")
+        recorder.access("read too", reads={"gpu": [2]}, by="h9")
+    seen = session.close()
+    assert len(seen.incidents) == (2 if fails else 1)
+    (first, *_) = (check(path) for path in sorted(seen.incidents))
+    assert [(h.kind.value, str(h.blocks)) for h in first.hazards] == [("RAW", "1" if fails else "2")]
+    if not fails:  # what the thread whose call was out knew
+        state = ring.grab(session._header(), seen.findings[0].hazard).segments[0].state
+        number = int(state.pasts[Agent("h0", is_host=True)][state.agents.index(Agent("s"))])
+        assert number == (1 if fails is False else 0)
+
+
+@pytest.mark.parametrize("long", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_trace_does_not_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, long: bool, fails: bool
+) -> None:
+    monkeypatch.setattr(tracefile, "WAITING", 10_000 if long else 1 << 24)
+    session = Session(quiet(tmp_path, trace=str(tmp_path / "t.jsonl")))
+    recorder, trace = session.recorder, session._trace
+    assert trace is not None
+    recorder.pool("gpu", 8)
+    recorder.access("fill", on="s", writes={"gpu": [1]}, by="h0")
+    out = recorder.blocking(stream="s", by="h0")
+    out.__enter__()
+    for _ in range(1000):
+        recorder.access("other", on="t", writes={"gpu": [4]}, by="h1")
+    assert len(trace._waiting) == 0 if long else len(trace._waiting) == 1001
+    error = RuntimeError() if fails else None
+    out.__exit__(type(error) if error else None, error, None)
+    recorder.access("read", reads={"gpu": [1]}, by="h0")
+    assert session.close().verdict.name == ("racy" if fails else "clean")
+    report = check(str(tmp_path / "t.jsonl"))
+    assert report.ops == recorder.ops
+    assert report.coverage.unseen["edges"] == int(long and not fails)
+    assert [hazard.possible for hazard in report.hazards] == ([not fails] if long or fails else [])
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_threads_that_have_ended_cost_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool) -> None:
+    """One after the other they leave no warnings and no clocks; all at once the warnings are bounded and counted."""
+    monkeypatch.setattr(advice, "MAX_WARNINGS", 100)
+    session = Session(quiet(tmp_path))
+    recorder = session.recorder
+    recorder.pool("gpu", 8)
+    barrier = threading.Barrier(40 if together else 1)
+
+    def work() -> None:
+        recorder.access("x", on="compute", reads={"gpu": [1]})
+        barrier.wait()
+
+    threads = [threading.Thread(target=work) for _ in range(40 if together else 200)]
+    for thread in threads:
+        thread.start()
+        if not together:
+            thread.join()
+    for thread in threads:
+        thread.join()
+    recorder.access("x", on="compute", reads={"gpu": [1]})
+    assert session.check is not None
+    online = session.check.online
+    assert len(online.clocks._hosts) <= 2
+    assert len(online._hands._streams["compute"].changed) <= 2
+    warnings = session.close().warnings
+    assert sum(warned.count for warned in warnings) == (40 * 39 // 2 if together else 0)
+    assert len(warnings) == (101 if together else 0)
+    assert ("at places beyond the first 100 (680 times" in " ".join(map(str, warnings))) is together
+
+
+@pytest.mark.parametrize("handed", [True, False])
+def test_what_an_ended_thread_did_stays(tmp_path: Path, handed: bool) -> None:
+    """Its accesses race or do not as if it were alive."""
+    session = Session(quiet(tmp_path))
+    recorder = session.recorder
+    recorder.pool("gpu", 8)
+
+    def work() -> None:
+        recorder.access("fill", writes={"gpu": [1]})
+        recorder.put("done")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    for _ in range(3):
+        recorder.access("other", writes={"gpu": [2]})
+    if handed:
+        recorder.get("done")
+    recorder.access("read", reads={"gpu": [1]})
+    assert session.close().verdict.name == ("clean" if handed else "racy")
+    if not handed:
+        assert len(check(str(tmp_path / "incident-1.jsonl.gz")).hazards) == 1
+
+
+@pytest.mark.parametrize(("path", "names"), [("one.jsonl.gz", "one-{}.jsonl.gz"), ("i%n.jsonl", "i{}.jsonl")])
+def test_every_incident_has_a_file_of_its_own(tmp_path: Path, path: str, names: str) -> None:
+    session = Session(quiet(tmp_path, incident_path=str(tmp_path / path)))
+    for number in range(3):
+        run(session, fenced=False, label=f"load{number}")
+    assert session.close().incidents == tuple(str(tmp_path / names.format(number)) for number in (1, 2, 3))
+    assert all(check(incident).hazards for incident in session.incidents)

@@ -12,11 +12,15 @@ A trace that was attached in mid-run may see events and tokens from before it: f
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kvsan.checker.recent import SPENT_TOKENS, Recent
+
+MAX_WARNINGS = 1000
+"""So many places are kept apart; of what shows at others there is one count for each kind."""
 
 
 @dataclass(slots=True)
@@ -33,6 +37,8 @@ class Warned:
 
     def __str__(self) -> str:
         w = self.where
+        if "others" in w:
+            return f"at {w['others']} ({self.count} times, first at op {self.op})"
         match self.kind:
             case "never-recorded":
                 did = {"wait": f"{w.get('on')} waits for", "poll": "is polled:", "sync": "is synchronized with:"}[
@@ -53,20 +59,25 @@ class Warned:
 
 
 class Advice:
-    """Counts warnings by place. Bounded by streams and host threads, not by ops."""
+    """Counts warnings by place, up to `MAX_WARNINGS` places."""
 
     def __init__(self) -> None:
+        self._others: dict[str, Warned] = {}
         self._found: dict[tuple[str, tuple[str, ...]], Warned] = {}
 
     def warn(self, op: int, kind: str, key: tuple[str, ...], /, **where: str) -> None:
         """`key` says what counts as the same place; `where` of its first occurrence is kept."""
         warned = self._found.get((kind, key))
-        if warned is None:
+        if warned is None and len(self._found) >= MAX_WARNINGS:
+            others = {"others": f"places beyond the first {MAX_WARNINGS:,}"}
+            warned = self._others.setdefault(kind, Warned(kind, op, others))
+        elif warned is None:
             warned = self._found[(kind, key)] = Warned(kind, op, where)
         warned.count += 1
 
     def all(self) -> list[Warned]:
-        return sorted(self._found.values(), key=lambda warned: (warned.op, warned.kind))
+        every = [*self._found.values(), *self._others.values()]
+        return sorted(every, key=lambda warned: (warned.op, warned.kind))
 
 
 @dataclass(slots=True)
@@ -80,13 +91,14 @@ class _Touched:
 class HandOrder:
     """Which calls of host threads are ordered by hand-offs: a vector clock that ticks at each put."""
 
-    def __init__(self, advice: Advice) -> None:
+    def __init__(self, advice: Advice, max_tokens: int | None = None) -> None:
         self._advice = advice
+        self._max_tokens = max_tokens
         self._names: list[str] = []
         self._index: dict[str, int] = {}
         self._known: list[dict[int, int]] = []  # thread -> other thread -> puts of it that are known
         self._puts: list[int] = []
-        self._tokens: dict[str, dict[int, int]] = {}
+        self._tokens: OrderedDict[str, dict[int, int]] = OrderedDict()
         self._spent: Recent[str, dict[int, int]] = Recent(SPENT_TOKENS)
         self._events: dict[str, _Touched] = {}
         self._streams: dict[str, _Touched] = {}
@@ -104,6 +116,8 @@ class HandOrder:
         me = self.thread(by)
         self._puts[me] += 1
         self._tokens[token] = {**self._known[me], me: self._puts[me]}
+        if self._max_tokens is not None and len(self._tokens) > self._max_tokens:
+            self._tokens.popitem(last=False)
 
     def get(self, by: str, token: str) -> None:
         given = self._tokens.pop(token, None)
@@ -125,6 +139,18 @@ class HandOrder:
     def stream(self, op: int, by: str, name: str, *, changes: bool) -> None:
         """Whatever is issued on a stream changes it; a sync looks at it."""
         self._touch(op, by, self._streams, "stream", name, changes)
+
+    def thread_gone(self, name: str) -> None:
+        """The thread has ended. Nothing is said any more of what it touched last."""
+        gone = self._index.pop(name, None)
+        if gone is None:
+            return
+        self._known[gone] = {}
+        for known in self._known:
+            known.pop(gone, None)
+        for touched in (*self._events.values(), *self._streams.values()):
+            touched.changed.pop(gone, None)
+            touched.looked.pop(gone, None)
 
     def forget(self, event: str) -> None:
         self._events.pop(event, None)

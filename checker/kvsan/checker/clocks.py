@@ -6,13 +6,15 @@ little is done: a host thread's vector is joined into a stream only when it has 
 snapshot is shared until its stream moves on, and a wait says what it did (`Effect`) so that warnings need no second
 look.
 
-State: one vector an agent, one an event that is alive, one a token that is still to be taken. Tokens that were taken
-are remembered for a while (`SPENT_TOKENS`), since several threads may take one. Not thread-safe: the logger's lock is
-above.
+State: one vector an agent that is alive, one an event that is alive, one a token that is still to be taken (of those
+at most `max_tokens`, if that is given: the oldest are forgotten, and whoever takes one learns nothing). Tokens that
+were taken are remembered for a while (`SPENT_TOKENS`), since several threads may take one. Not thread-safe: the
+logger's lock is above.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -26,6 +28,9 @@ from kvsan.model.ops import Access, Device, Stream
 from kvsan.model.pasts import Agent
 
 Vector = npt.NDArray[np.int64]
+
+FORGOTTEN_TOKENS = 1 << 14
+"""Of so many forgotten tokens at least it is known that they were put."""
 
 MAX_LANES = 1 << 15
 """So many fit beside an epoch in one int64 (`shadow.py`)."""
@@ -79,13 +84,21 @@ class Recorded(NamedTuple):
 class Clocks:
     """One vector an agent. `epoch` arguments are op numbers plus one and must grow."""
 
-    def __init__(self, streams: Mapping[str, Stream] | None = None, *, assume_stream_order: bool = False) -> None:
+    def __init__(
+        self,
+        streams: Mapping[str, Stream] | None = None,
+        *,
+        assume_stream_order: bool = False,
+        max_tokens: int | None = None,
+    ) -> None:
         self.agents: list[Agent] = []
         self.events: dict[str, Recorded] = {}
         self._width = 16
         self._hosts: dict[str, _Host] = {}
         self._streams: dict[str, _Stream] = {}
-        self._tokens: dict[str, Vector] = {}
+        self._tokens: OrderedDict[str, Vector] = OrderedDict()
+        self._max_tokens = max_tokens
+        self._forgotten: Recent[str, bool] = Recent(FORGOTTEN_TOKENS)
         self._spent: Recent[str, Vector] = Recent(SPENT_TOKENS)
         self._assume_stream_order = assume_stream_order
         for name, stream in (streams or {}).items():
@@ -183,16 +196,21 @@ class Clocks:
 
     def put(self, by: str, token: str) -> None:
         self._tokens[token] = self.host(by).vector.copy()
+        if self._max_tokens is not None and len(self._tokens) > self._max_tokens:
+            self._forgotten[self._tokens.popitem(last=False)[0]] = True
 
-    def get(self, by: str, token: str) -> None:
+    def get(self, by: str, token: str) -> bool | None:
+        """True if the token was there, False if it was and is forgotten, `None` if it was never put here."""
         host = self.host(by)
         vector = self._tokens.pop(token, None)
         if vector is not None:
             self._spent[token] = vector
         else:
             vector = self._spent.get(token)
-        if vector is not None:
-            self._learn(host, vector)
+        if vector is None:
+            return False if self._forgotten.get(token) else None
+        self._learn(host, vector)
+        return True
 
     def drop(self, event: str) -> None:
         self.events.pop(event, None)
@@ -258,6 +276,13 @@ class Clocks:
     def tokens(self) -> dict[str, Vector]:
         """The tokens still to be taken. The vectors do not change any more."""
         return dict(self._tokens)
+
+    def thread_gone(self, name: str) -> None:
+        """The host thread has ended and issues nothing more: its lane stays, what it knew goes."""
+        gone = self._hosts.pop(name, None)
+        if gone is not None:
+            for stream in self._streams.values():
+                stream.joined.pop(gone.lane, None)
 
     # ── bookkeeping ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,16 +10,20 @@ its last write and the reads since.
 It cannot show: what happened between that earlier access and the ring (only what of it is still known), code sites and
 labels of accesses that the checker no longer remembers, blocks that had raced before.
 
+A blocking call that is out when a segment begins is in force in that segment's state; if it fails, or has not returned
+when the ring is written, what its thread learnt by it is taken out again.
+
 A bound on bytes ends a segment early: the ring then holds less time, and the file says how much.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kvsan.checker.attach.around import nothing
+from kvsan.checker.clocks import Vector
 from kvsan.checker.index import IdBlocks
 from kvsan.checker.live import LiveCheck
 from kvsan.checker.state import State, renumbered, replay
@@ -27,6 +31,7 @@ from kvsan.checker.trace.header import Header
 from kvsan.checker.trace.writer import TraceWriter, op_document
 from kvsan.model.hazard import Hazard
 from kvsan.model.ops import Access, Op, Stream, Sync
+from kvsan.model.pasts import Agent
 
 OP_BYTES = 400
 
@@ -37,6 +42,15 @@ class _Segment:
     began: int
     ops: list[Op] = field(default_factory=list)
     size: int = 0
+    out: dict[int, tuple[str, Vector]] = field(default_factory=dict)
+    """Blocking calls that were out when it began: line → thread, and what the thread knew before."""
+
+    def without(self, lines: Iterable[int]) -> State:
+        """The state if those calls ordered nothing."""
+        back = {
+            Agent(by, is_host=True): vector for line in lines if line in self.out for by, vector in [self.out[line]]
+        }
+        return replace(self.state, pasts={**self.state.pasts, **back}) if back else self.state
 
 
 class Ring:
@@ -59,7 +73,7 @@ class Ring:
     def take(self, index: int, op: Op) -> None:
         segment = self._segments[-1] if self._segments else None
         now = self._last = int(op.t or 0)
-        if segment is None or ((now - segment.began > self._length or segment.size > self._bytes) and not self._held):
+        if segment is None or now - segment.began > self._length or segment.size > self._bytes:
             segment = self._turn(index, now)
         segment.ops.append(op)
         segment.size += OP_BYTES
@@ -76,6 +90,7 @@ class Ring:
         if op is held:
             return
         for segment in self._segments:
+            segment.state = segment.without([index])
             at = index - segment.state.op
             if 0 <= at < len(segment.ops):
                 segment.ops[at] = op
@@ -86,11 +101,15 @@ class Ring:
 
     def grab(self, header: Header, hazard: Hazard) -> Incident:
         """What the ring holds now, to be written when there is time."""
-        segments = [_Segment(segment.state, segment.began, list(segment.ops)) for segment in self._segments]
+        segments = [
+            _Segment(segment.without(self._held), segment.began, list(segment.ops)) for segment in self._segments
+        ]
         return Incident(self._check, segments, dict(self._held), header, hazard, self.seconds())
 
     def _turn(self, index: int, now: int) -> _Segment:
-        self._segments = [*self._segments[-1:], _Segment(State.of(self._check.online, index), now)]
+        made = _Segment(State.of(self._check.online, index), now)
+        made.out = {line: (op.by, self._check.before(line)) for line, op in self._held.items()}
+        self._segments = [*self._segments[-1:], made]
         return self._segments[-1]
 
 

@@ -1,6 +1,7 @@
 """The checker as a sink: feeds a running engine's ops to `Online`, counts what it sees, keeps what it finds.
 
-Memory is bounded by blocks, streams, threads, live events and kinds of finding, never by the number of ops. Findings
+Memory is bounded by blocks, streams, threads, live events and kinds of finding, never by the number of ops. Tokens
+that nobody takes are forgotten (`MAX_TOKENS`). Findings
 that have the same kind, pool, and the same two places (label, stream, code site) are one `Finding`: it is reported
 once, with the first hazard in full, and counted.
 
@@ -22,7 +23,10 @@ from kvsan.model.hazard import Hazard
 from kvsan.model.ops import Access, Op, Stream, Sync
 
 MAX_FINDINGS = 1 << 12
-"""Distinct findings that are kept apart; more are counted under the last."""
+"""Distinct findings that are kept apart. More are counted together, but never under one that is suppressed."""
+
+MAX_TOKENS = 1 << 13
+"""Tokens that wait to be taken; the oldest are forgotten. A process puts tokens that only other processes take."""
 
 
 class KvsanHazard(RuntimeError):  # noqa: N818 - a finding, not an error of kvsan
@@ -41,6 +45,8 @@ class Finding:
     blocks: int = 0
     ops: int = 0
     suppressed: Suppression | None = None
+    others: bool = False
+    """Beyond `MAX_FINDINGS`: the counts are of several sorts, of which this hazard is the first."""
 
 
 class BySite:
@@ -49,6 +55,7 @@ class BySite:
     def __init__(self, suppressions: Suppressions | None = None) -> None:
         self.suppressions = suppressions or Suppressions()
         self._found: dict[tuple[str, ...], Finding] = {}
+        self._others: dict[int, Finding] = {}  # by suppression (0: none): what found no room in `_found`
 
     def add(self, hazard: Hazard) -> Finding | None:
         """The finding, if it is new and not suppressed."""
@@ -56,10 +63,13 @@ class BySite:
         found = self._found.get(key)
         fresh = found is None
         if found is None:
-            if len(self._found) >= MAX_FINDINGS:
-                found, fresh = next(reversed(self._found.values())), False
+            line = self.suppressions.find(hazard)
+            if len(self._found) < MAX_FINDINGS:
+                found = self._found[key] = Finding(hazard, suppressed=line)
             else:
-                found = self._found[key] = Finding(hazard, suppressed=self.suppressions.find(hazard))
+                where = id(line) if line is not None else 0
+                fresh = where not in self._others
+                found = self._others.setdefault(where, Finding(hazard, suppressed=line, others=True))
         elif hazard.reuse and not found.hazard.reuse:
             found.hazard = hazard
         found.blocks += len(hazard.blocks)
@@ -70,14 +80,19 @@ class BySite:
         return found if fresh else None
 
     def real(self) -> list[Finding]:
-        return [found for found in self._found.values() if found.suppressed is None]
+        return [found for found in self._all() if found.suppressed is None]
 
     def suppressed(self) -> list[Finding]:
-        return [found for found in self._found.values() if found.suppressed is not None]
+        return [found for found in self._all() if found.suppressed is not None]
+
+    def _all(self) -> list[Finding]:
+        return [*self._found.values(), *self._others.values()]
 
 
 class LiveCheck:
-    """A `Sink`. `report` is called with the new findings of an op and may raise `KvsanHazard`."""
+    """A `Sink`. `report` is called with the new findings of an op and may raise `KvsanHazard`; `lost` when an
+    order is not known any more, since its token was taken too late.
+    """
 
     def __init__(
         self,
@@ -85,8 +100,10 @@ class LiveCheck:
         suppressions: Suppressions | None = None,
         *,
         assume_stream_order: bool = False,
+        lost: Callable[[], None] | None = None,
     ) -> None:
-        self.online = Online({}, attached=True, assume_stream_order=assume_stream_order)
+        self.online = Online({}, attached=True, assume_stream_order=assume_stream_order, max_tokens=MAX_TOKENS)
+        self.online.lost = lost
         self.findings = BySite(suppressions)
         self._report = report
         self._counts: dict[tuple[type, str, str | None], int] = {}
@@ -117,8 +134,13 @@ class LiveCheck:
             self.online.clocks.unlearn(op.by, before)
         self._note(op)
 
-    def holding(self) -> bool:
-        return bool(self._held)
+    def before(self, index: int) -> Vector:
+        """What the thread knew before its blocking call, line `index`, which is still out."""
+        return self._held[index]
+
+    def thread_gone(self, name: str) -> None:
+        """A host thread that has ended: what only it needs goes."""
+        self.online.thread_gone(name)
 
     def _note(self, op: Op) -> None:
         key = (type(op), op.by, getattr(op, "on", None))

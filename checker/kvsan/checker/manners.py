@@ -24,6 +24,15 @@ def own_path(path: str) -> str:
     return str(where.with_name(f"{name}.{pid}{dot}{suffix}"))
 
 
+def numbered(path: str) -> str:
+    """With `%n` for the number of the incident: where there is none, before the suffix."""
+    if "%n" in path:
+        return path
+    where = Path(path)
+    name, dot, suffix = where.name.partition(".")
+    return str(where.with_name(f"{name}-%n{dot}{suffix}"))
+
+
 class Log:
     """Where reports go. Never raises: a closed stderr is no reason to stop a server."""
 
@@ -34,8 +43,11 @@ class Log:
         try:
             if self._path in ("stderr", "stdout"):
                 out: Any = getattr(sys, self._path)
-                out.write(text + "\n")
-                out.flush()
+                try:
+                    out.write(text + "\n")
+                    out.flush()
+                except RuntimeError:  # a signal came in the middle of a write to it
+                    os.write(2 if self._path == "stderr" else 1, (text + "\n").encode())
                 return
             with open(own_path(self._path), "a", encoding="utf-8") as file:
                 file.write(text + "\n")
@@ -60,8 +72,29 @@ class LastWord:
             self._exit(self.status)
 
 
+def exits_with(last: Callable[[], int]) -> None:
+    """For a child of `multiprocessing` that was forked: it ends by `os._exit`, once it has printed its traceback and
+    joined its threads. From now on `last` runs there, and its status, if it is not 0, is that of the process.
+    """
+    leave = os._exit
+
+    def ends(status: int) -> None:
+        status = last() or status
+        for out in (sys.stdout, sys.stderr):
+            try:
+                out.flush()
+            except Exception:  # closed, or not there: nothing to be flushed
+                continue
+        leave(status)
+
+    setattr(os, "_exit", ends)  # noqa: B010 - what mypy knows as NoReturn
+
+
 def on_sigterm(act: Callable[[], None]) -> None:
-    """Runs `act` on SIGTERM, then what was to happen before. Nothing if this is not the main thread."""
+    """Runs `act` on SIGTERM, then what was to happen before. Nothing if this is not the main thread.
+
+    A handler that was not installed from Python cannot be called: then the process ends as if there had been none.
+    """
     if threading.current_thread() is not threading.main_thread():
         return
     before = signal.getsignal(signal.SIGTERM)
@@ -70,7 +103,7 @@ def on_sigterm(act: Callable[[], None]) -> None:
         act()
         if callable(before):
             before(number, frame)
-        elif before == signal.SIG_DFL:
+        elif before is None or before == signal.SIG_DFL:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 

@@ -26,7 +26,8 @@ class Online:
     """`feed` takes op number `op` (from 0, growing) and returns the hazards that it completes.
 
     `possible` marks what an unseen edge may order (RAW, WAR, WAW) as only possible; `every` reports BATCH and GEN at
-    each op, not only at a block's first.
+    each op, not only at a block's first. `max_tokens` bounds the tokens that wait to be taken; `lost` is called when
+    one is taken that was forgotten for it.
     """
 
     def __init__(
@@ -39,15 +40,17 @@ class Online:
         lifetime: bool = False,
         possible: bool = False,
         every: bool = False,
+        max_tokens: int | None = None,
     ) -> None:
-        self.clocks = Clocks(streams, assume_stream_order=assume_stream_order)
+        self.clocks = Clocks(streams, assume_stream_order=assume_stream_order, max_tokens=max_tokens)
         self.advice = Advice()
         self.shadows = {pool: Shadow(size) for pool, size in pools.items()}
         self.lives = {pool: Lives(size) for pool, size in pools.items()}
         self.findings = Findings(
             self.clocks, self.lives, assume_stream_order=assume_stream_order, possible=possible, every=every
         )
-        self._hands = HandOrder(self.advice)
+        self._hands = HandOrder(self.advice, max_tokens)
+        self.lost: Callable[[], None] | None = None
         self._attached = attached
         self._lifetime = lifetime
         self._rules: dict[type, Callable[[int, Any], list[Hazard] | None]] = {
@@ -73,6 +76,11 @@ class Online:
         self.shadows[name] = Shadow(size)
         self.lives[name] = Lives(size)
         self.findings.add_pool(name, size)
+
+    def thread_gone(self, name: str) -> None:
+        """A host thread that has ended."""
+        self._hands.thread_gone(name)
+        self.clocks.thread_gone(name)
 
     # ── accesses ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -166,7 +174,8 @@ class Online:
 
     def _get(self, op: int, what: Get) -> None:
         self._hands.get(what.by, what.token)
-        self.clocks.get(what.by, what.token)
+        if self.clocks.get(what.by, what.token) is False and self.lost is not None:
+            self.lost()
 
     def _drop(self, op: int, what: Drop) -> None:
         self._hands.forget(what.event)

@@ -22,7 +22,9 @@ class OptionsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What each is for stands in `HELP`. `%p` in a path is the process id, `%n` the number of the incident."""
+    """What each is for stands in `HELP`. `%p` in a path is the process id, `%n` the number of the incident
+    (put before the suffix if it is missing).
+    """
 
     halt_on_error: bool = False
     exitcode: int = 66
@@ -42,7 +44,8 @@ class Options:
 
 
 HELP = {
-    "halt_on_error": "raise KvsanHazard in the engine's thread at the first hazard",
+    "halt_on_error": "raise KvsanHazard in the engine's thread at a hazard; from a thread that is not the main one "
+    "the process is sent SIGTERM too",
     "exitcode": "exit status of a process with hazards; 0 leaves the status alone",
     "incomplete_exitcode": "exit status of a process whose verdict is Incomplete; 0 leaves it alone",
     "log_path": "where reports go: stderr, stdout or a path",
@@ -115,8 +118,10 @@ def _value(key: str, value: str, default: object) -> object:
         except ValueError:
             number = type(default)(-1)
         top = 255 if key.endswith("exitcode") else 1e9
-        if not 0 <= number <= top:
-            what = "an exit status from 0 to 255" if top == 255 else "a number from 0"
+        least = 1 if key == "incident_mb" else 0
+        if not least <= number <= top:
+            what = "an exit status from 0 to 255" if top == 255 else f"a number from {least}"
+            what += "; incident=0 keeps none" if least else ""
             raise OptionsError(f'{OPTIONS} has {key}="{value}"; accepted: {what}')
         return number
     if not value:

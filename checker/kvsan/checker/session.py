@@ -18,28 +18,38 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import msgspec
+try:
+    import msgspec
+except ModuleNotFoundError as error:
+    if os.environ.get("KVSAN", "0") in ("", "0"):
+        raise
+    print(f"kvsan: KVSAN is set and {error.name} is missing: pip install 'kvsan[checker]'", file=sys.stderr, flush=True)
+    raise SystemExit(2) from None
 
 from kvsan.checker import options as opts
 from kvsan.checker import suppressions as known
 from kvsan.checker.attach.recorder import Recorder, Sink
 from kvsan.checker.incident import Ring
 from kvsan.checker.live import Finding, KvsanHazard, LiveCheck
-from kvsan.checker.manners import LastWord, Log, on_sigterm, own_path
+from kvsan.checker.manners import LastWord, Log, exits_with, numbered, on_sigterm, own_path
 from kvsan.checker.options import Options
 from kvsan.checker.report import session as words
-from kvsan.checker.summary import Summary, header_of, summarise
+from kvsan.checker.summary import Summary, header_of, marked, summarise
 from kvsan.checker.suppressions import Suppressions
 from kvsan.checker.tracefile import TraceFile
 
 __all__ = ["KvsanHazard", "Options", "Session", "current", "start", "start_if_asked"]
+
+SIGTERM_WAIT = 10
+"""Seconds that a SIGTERM waits for what is being written."""
 
 
 class Session:
@@ -65,8 +75,9 @@ class Session:
         self.pid = os.getpid()
         self.incidents: list[str] = []
         self._printed = 0
+        self._ending = False
         self._closed = False
-        self._said: tuple[int, int] | None = None
+        self._said: dict[str, Any] | None = None
         self._writers: list[threading.Thread] = []
         sinks: list[Sink] = []
         self._trace = TraceFile(own_path(given.trace), self._header) if given.trace else None
@@ -75,11 +86,17 @@ class Session:
         self._ring = None
         self.check = None
         if given.check:
-            self.check = LiveCheck(self._report, self._suppressions, assume_stream_order=given.assume_stream_order)
+            self.check = LiveCheck(
+                self._report,
+                self._suppressions,
+                assume_stream_order=given.assume_stream_order,
+                lost=lambda: self.recorder.unseen(edges=1, what="a hand-off taken too late"),
+            )
             if given.incident:
                 self._ring = Ring(self.check, given.incident, given.incident_mb)
                 sinks.append(self._ring)
             sinks.append(self.check)
+        self.recorder.on_thread_end = self.check.thread_gone if self.check is not None else None
         self.recorder.listen(sinks)
 
     # ── what an attachment uses ───────────────────────────────────────────────────────────────────────────────────
@@ -109,28 +126,51 @@ class Session:
             self.recorder.on = False
         return self.summary()
 
+    def settle_down(self) -> None:
+        """Before a signal that may end the process: what is being written is written. The session goes on."""
+        for writer in self._writers:
+            writer.join(SIGTERM_WAIT)
+        if self._trace is not None and self.recorder.lock.acquire(timeout=SIGTERM_WAIT):
+            try:
+                with self.recorder.guard("flushing the trace"):
+                    self._trace.flush_now()
+            finally:
+                self.recorder.lock.release()
+
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def banner(self) -> None:
         given = opts.shown(self.options)
         more = f" ({given})" if given else ""
-        self.log.say(f"kvsan {version('kvsan')}: watching stream order on KV blocks in process {self.pid}{more}")
+        self.log.say(f"kvsan {_version()}: watching stream order on KV blocks in process {self.pid}{more}")
 
     def say_summary(self) -> None:
-        """Prints the summary, if it has changed since it was last printed."""
+        """Prints the summary, if anything of it has changed since it was last printed."""
         seen = self.summary()
-        state = (seen.ops, sum(found.blocks for found in seen.findings))
-        if state == self._said:
+        if seen.document() == self._said:
             return
-        self._said = state
+        seen = self._write_report(seen)
+        self._said = seen.document()
         if seen.idle:
             if is_first():
                 self.log.say(f"kvsan: process {self.pid}: saw no engine, so there is no verdict on it")
             return
         self.log.say(words.summary(seen))
-        if self.options.report:
-            with self.recorder.guard("writing the report"), open(own_path(self.options.report), "wb") as out:
+
+    def _write_report(self, seen: Summary) -> Summary:
+        """Writes the JSON report if one is asked for. The summary to be said: a report that fails is part of it."""
+        if not self.options.report or seen.idle:
+            return seen
+        path = own_path(self.options.report)
+        try:
+            with open(path, "wb") as out:
                 out.write(msgspec.json.encode(seen.document()) + b"\n")
+        except OSError as error:
+            text = f"the report {path} could not be written: {error}"
+            self.recorder.ledger.note(text)
+            self.log.say(f"kvsan[{self.pid}]: {text}")
+            return self.summary()
+        return seen
 
     def status(self) -> int:
         """The exit status that the process should have; 0 to leave it alone."""
@@ -142,7 +182,7 @@ class Session:
 
     def _report(self, fresh: list[Finding]) -> None:
         """Under the recorder's lock, in the thread that issued the later access."""
-        for found in fresh:
+        for found in (marked(found, self.recorder.ledger.edges) for found in fresh):
             self._printed += 1
             if self._printed <= self.options.max_reports:
                 self.log.say(words.finding(found, self.pid, self._printed))
@@ -150,14 +190,24 @@ class Session:
                 self.log.say(f"kvsan[{self.pid}]: more hazards are counted and not printed (max_reports)")
             self._incident(found)
         if self.options.halt_on_error:
-            first = fresh[0]
+            self._end_from_thread()
+            first = marked(fresh[0], self.recorder.ledger.edges)
             raise KvsanHazard(first.hazard, "\n" + words.finding(first, self.pid, self._printed))
+
+    def _end_from_thread(self) -> None:
+        """A thread that dies of `KvsanHazard` may leave others waiting for it: the process is asked to end."""
+        thread = threading.current_thread()
+        if self._ending or self not in _all or thread is threading.main_thread():
+            return
+        self._ending = True
+        self.log.say(f"kvsan[{self.pid}]: halt_on_error in thread {thread.name}: the process is sent SIGTERM")
+        os.kill(self.pid, signal.SIGTERM)
 
     def _incident(self, found: Finding) -> None:
         if self._ring is None or len(self.incidents) >= self.options.max_incidents:
             return
         number = len(self.incidents) + 1
-        path = own_path(self.options.incident_path.replace("%n", str(number)))
+        path = own_path(numbered(self.options.incident_path).replace("%n", str(number)))
         self.incidents.append(path)
         incident = self._ring.grab(self._header(), found.hazard)
 
@@ -184,7 +234,7 @@ class Session:
         )
 
     def _header(self) -> Any:
-        return header_of(self.recorder, process=self.pid, kvsan=version("kvsan"), **self.about)
+        return header_of(self.recorder, process=self.pid, kvsan=_version(), **self.about)
 
     def forked(self) -> None:
         """In a forked child: what the parent has seen is the parent's."""
@@ -193,6 +243,16 @@ class Session:
         self._forked = True
         if not self._closed:
             self._listen()
+            if not self.recorder.on:
+                why = self.recorder.fault_text or "it was off"
+                self.recorder.ledger.note(f"nothing was watched here: before this process was forked, {why}")
+
+
+def _version() -> str:
+    try:
+        return version("kvsan")
+    except PackageNotFoundError:  # run from its sources
+        return "unknown"
 
 
 # ── the process's session ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -253,7 +313,11 @@ def _at_exit() -> None:
 
 def _at_sigterm() -> None:
     for session in _all:
-        session.say_summary()
+        try:
+            session.settle_down()
+            session.say_summary()
+        except Exception:  # the engine's own handler comes after
+            traceback.print_exc()
 
 
 def _after_fork() -> None:
@@ -262,18 +326,19 @@ def _after_fork() -> None:
 
 
 def _in_multiprocessing_children() -> None:
-    """Children of `multiprocessing` that were forked end by `os._exit` and run no exit handlers but its own."""
-    from multiprocessing import util
+    """Children of `multiprocessing` that were forked end by `os._exit` and run no exit handlers but its own. Both
+    those of this process and, if it is one, this process.
+    """
+    from multiprocessing import parent_process, util
 
     def in_child(_: object) -> None:
-        util.Finalize(None, _child_exit, exitpriority=-1000)
+        util.Finalize(None, exits_with, (_child_exit,), exitpriority=-1000)
 
     util.register_after_fork(_last, in_child)
+    if parent_process() is not None:
+        in_child(None)
 
 
-def _child_exit() -> None:
+def _child_exit() -> int:
     _at_exit()
-    if _last.status:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(_last.status)
+    return _last.status

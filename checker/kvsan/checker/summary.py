@@ -35,7 +35,9 @@ class Summary:
     ledger: Ledger
     incidents: Sequence[str] = ()
     idle: bool = False
-    """Nothing happened in this process and nothing was registered in it: there is no run to judge."""
+    """Nothing happened in this process, nothing was registered in it, nothing went unseen and no hook lacks its
+    target: there is no run to judge.
+    """
 
     def document(self) -> dict[str, Any]:
         return {
@@ -81,7 +83,7 @@ def summarise(
     absent = {hook.name for hook in ledger.hooks.values() if hook.absent is not None}
     due = {name: count for name, count in header.expects.hooks.items() if name not in absent}
     promised = replace(header, expects=Expects(header.expects.streams, due))
-    findings = _marked(check.findings.real(), ledger.edges) if check is not None else []
+    findings = [marked(found, ledger.edges) for found in check.findings.real()] if check is not None else []
     why = [*coverage.missing(promised), *ledger.missing()]
     if check is None:
         why = ["nothing was checked (check=0): check the trace", *ledger.missing()]
@@ -96,12 +98,15 @@ def summarise(
         coverage=coverage,
         ledger=ledger,
         incidents=tuple(incidents),
-        idle=not recorder.ops and not ledger.notes and (inherited or not recorder.pools),
+        idle=not recorder.ops and (inherited or not recorder.pools) and not _has_news(ledger),
     )
 
 
-def _marked(findings: list[Finding], edges: int) -> list[Finding]:
+def _has_news(ledger: Ledger) -> bool:
+    """Whether the ledger alone makes a run Incomplete or its hazards doubtful."""
+    return bool(ledger.copies or ledger.edges or next(ledger.missing(), None))
+
+
+def marked(found: Finding, edges: int) -> Finding:
     """With unseen edges a hazard is only possible: an order may exist that was not logged."""
-    if not edges:
-        return findings
-    return [replace(found, hazard=replace(found.hazard, possible=True)) for found in findings]
+    return replace(found, hazard=replace(found.hazard, possible=True)) if edges else found

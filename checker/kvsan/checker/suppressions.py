@@ -2,7 +2,9 @@
 
 One a line: `property=pattern … # reason`. Properties are `kind`, `pool`, `earlier`, `later` (labels of the two
 accesses), `earlier_on`, `later_on` (streams), `earlier_site`, `later_site` (places in code); patterns are those of
-`fnmatch` and hold for the whole text. A line without a reason is an error: what nobody can explain stays a hazard.
+`fnmatch` and hold for the whole text; one with blanks or quotes stands in quotes. The reason begins at the first `#`
+that follows a blank and stands in no quotes. A line without a reason is an error: what nobody can explain stays a
+hazard.
 A suppression that never matched is reported, since it hides the next bug of that shape.
 
     kind=RAW pool=gpu* earlier=forward later=store   # the store is dropped if its block was freed: issue 123
@@ -87,17 +89,17 @@ def parse(lines: Iterable[str], name: str = "suppressions") -> Suppressions:
     """Raises `OptionsError` that names the line."""
     out = Suppressions()
     for number, line in enumerate(lines, 1):
-        body, _, reason = line.partition("#")
+        body, reason = _halves(line)
         if not body.strip():
             continue
         place = f"{name}:{number}"
-        if not reason.strip():
-            raise OptionsError(f"{place} gives no reason; accepted: {body.strip()} # why this is no bug")
         patterns: dict[str, str] = {}
         try:
             words = shlex.split(body)
         except ValueError as error:
             raise OptionsError(f"{place} cannot be read ({error}); accepted: property=pattern") from None
+        if not reason.strip():
+            raise OptionsError(f"{place} gives no reason; accepted: {body.strip()} # why this is no bug")
         for word in words:
             key, equals, pattern = word.partition("=")
             if key not in PROPERTIES or not equals or not pattern:
@@ -109,3 +111,20 @@ def parse(lines: Iterable[str], name: str = "suppressions") -> Suppressions:
             patterns[key] = pattern
         out.lines.append(Suppression(place, patterns, reason.strip()))
     return out
+
+
+def _halves(line: str) -> tuple[str, str]:
+    """What stands before the `#` of the reason and what after it."""
+    quote, before = "", " "
+    for at, char in enumerate(line):
+        if before == "\\" and quote != "'":
+            before = ""  # escaped, and escapes nothing itself
+            continue
+        if quote:
+            quote = "" if char == quote else quote
+        elif char in "'\"":
+            quote = char
+        elif char == "#" and (not before or before.isspace()):
+            return line[:at], line[at + 1 :]
+        before = char
+    return line, ""

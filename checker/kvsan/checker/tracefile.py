@@ -6,8 +6,9 @@ rewritten in place: as the first bytes of a plain file, as a gzip member of its 
 to its last flush. The file is made at the first op: a process that does nothing leaves none. Until `close` the header
 promises a hook `kvsan stayed on` that has not fired: what is left of a run that was cut off is never Clean.
 
-Lines of blocking calls that are still out are waited for: what comes after them stays in memory until then, and what
-is still out at the end is written as a line that orders nothing.
+Lines of blocking calls that are still out are waited for: what comes after them stays in memory until then, up to
+`WAITING` bytes. What is out longer, or still out at the end, is written as a line that orders nothing; if such a call
+does return, the header counts an unseen edge.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ ROOM = 1 << 16
 FLUSH = 1 << 17
 """Bytes of lines that are written together."""
 
+WAITING = 1 << 24
+"""Bytes of lines that wait for a blocking call to return."""
+
 FLUSH_NS = 1_000_000_000
 STAYED_ON = "kvsan stayed on"
 
@@ -49,10 +53,15 @@ class TraceFile:
         self._fd = -1
         self._lines: list[bytes] = []
         self._size = 0
-        self._waiting: deque[tuple[int, Op | None]] = deque()  # from the first line that is not settled on
+        self._waiting: deque[tuple[int, bytes | None, int]] = deque()  # from the first line that is not settled on
+        self._waiting_size = 0
         self._held: dict[int, Sync] = {}
+        self._settled: dict[int, bytes] = {}
+        self._given_up: set[int] = set()
+        self._lost = 0
         self._flushed = 0
         self._dirty = False
+        self._busy = False
 
     def pool(self, name: str, blocks: int) -> None:
         self._dirty = True
@@ -61,29 +70,62 @@ class TraceFile:
         self._dirty = True
 
     def take(self, index: int, op: Op) -> None:
-        if self._waiting:
-            self._waiting.append((index, op))
+        line = _line(op)
+        if not self._waiting:
+            self._add(line, int(op.t or 0))
             return
-        self._add(op)
+        self._waiting.append((index, line, int(op.t or 0)))
+        self._waiting_size += len(line)
+        while self._waiting_size > WAITING:
+            first = self._waiting[0][0]
+            self._given_up.add(first)
+            self._settled[first] = _line(nothing(first, self._held.pop(first)))
+            self._advance()
 
     def hold(self, index: int, op: Sync) -> None:
         self._held[index] = op
-        self._waiting.append((index, None))
+        self._waiting.append((index, None, int(op.t or 0)))
 
     def settle(self, index: int, op: Op) -> None:
-        self._held.pop(index)
+        if index in self._given_up:
+            self._given_up.remove(index)
+            if isinstance(op, Sync):
+                self._lost += 1
+                self._dirty = True
+            return
+        del self._held[index]
+        self._settled[index] = _line(op)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Writes what waits for nothing any more."""
         waiting = self._waiting
-        for at, (number, _) in enumerate(waiting):
-            if number == index:
-                waiting[at] = (index, op)
-                break
-        while waiting and waiting[0][1] is not None:
-            ready = waiting.popleft()[1]
-            assert ready is not None
-            self._add(ready)
+        while waiting:
+            index, line, t = waiting[0]
+            if line is None:
+                if index not in self._settled:
+                    return
+                line = self._settled.pop(index)
+            else:
+                self._waiting_size -= len(line)
+            waiting.popleft()
+            self._add(line, t)
+
+    def flush_now(self) -> None:
+        """What a signal handler may call, also in the middle of a flush. Raises `OSError`."""
+        if not self._busy and (self._fd >= 0 or self._lines):
+            self._dirty = True
+            self.flush()
 
     def flush(self) -> None:
         """Raises `OSError`."""
+        self._busy = True
+        try:
+            self._flush()
+        finally:
+            self._busy = False
+
+    def _flush(self) -> None:
         if self._fd < 0:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
             self._dirty = True
@@ -101,9 +143,10 @@ class TraceFile:
         if self._fd < 0 and not self._lines and not self._waiting:
             return
         try:
-            for index, op in self._waiting:
-                self._add(nothing(index, self._held[index]) if op is None else op)
-            self._waiting.clear()
+            for index, op in self._held.items():
+                self._settled[index] = _line(nothing(index, op))
+            self._held.clear()
+            self._advance()
             self.flush()
             self._write_header(whole=whole)
         finally:
@@ -116,11 +159,9 @@ class TraceFile:
             os.close(self._fd)
             self._fd = -1
 
-    def _add(self, op: Op) -> None:
-        line = _encode(op_document(op)) + b"\n"
-        self._lines.append(line)
+    def _add(self, line: bytes, now: int) -> None:
         self._size += len(line)
-        now = int(op.t or 0)
+        self._lines.append(line)
         if self._size >= FLUSH or now - self._flushed > FLUSH_NS:
             self._flushed = now
             self.flush()
@@ -129,7 +170,8 @@ class TraceFile:
         header = self._header()
         expects = Expects(header.expects.streams, {**header.expects.hooks, STAYED_ON: 1})
         hooks = {**header.hooks, STAYED_ON: int(whole)}
-        line = _encode(replace(header, expects=expects, hooks=hooks).document())
+        unseen = replace(header.unseen, edges=header.unseen.edges + self._lost)
+        line = _encode(replace(header, expects=expects, hooks=hooks, unseen=unseen).document())
         while len(line) >= self._room:
             self._make_room()
         data = line + b" " * (self._room - 1 - len(line)) + b"\n"
@@ -151,6 +193,10 @@ class TraceFile:
             os.pwrite(self._fd, os.pread(self._fd, end - start, start), start + after - before)
             end = start
         os.lseek(self._fd, 0, os.SEEK_END)
+
+
+def _line(op: Op) -> bytes:
+    return _encode(op_document(op)) + b"\n"
 
 
 def _stored(data: bytes) -> bytes:

@@ -58,6 +58,8 @@ class Core:
         """What is hooked, by name: an attachment is installed once."""
         self.prefix = prefix
         self.fault_text: str | None = None
+        self.on_thread_end: Callable[[str], None] | None = None
+        """Called under the lock with the name of a host thread that has ended, at an op after that."""
         self._sinks: tuple[Sink, ...] = tuple(sinks)
         self._threads = Threads(prefix)
         self._events = Events(prefix)
@@ -71,7 +73,7 @@ class Core:
     # ── what there is ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def pool(self, name: str, blocks: int) -> None:
-        """A pool of `blocks` blocks. Again with the same size: nothing; with a larger one: an error."""
+        """A pool of `blocks` blocks. Again with the same size: nothing; with another one: a fault, kvsan is off."""
         with self.guard("pool"), self.lock:
             known = self.pools.get(name)
             if known == blocks or not self.on:
@@ -158,6 +160,7 @@ class Core:
         self._sinks = tuple(sinks)
         self._count = 0
         self._events.take_dead()
+        self._threads.dead.clear()
         self.ledger.restart()
         for name, blocks in self.pools.items():
             for sink in self._sinks:
@@ -181,7 +184,7 @@ class Core:
         return self._clock()
 
     def hold(self, op: Sync) -> int:
-        if self._events.dead:
+        if self._events.dead or self._threads.dead:
             self._drain()
         index = self._count
         self._count = index + 1
@@ -197,7 +200,7 @@ class Core:
 
     def _emit(self, op: Op) -> int:
         """Under the lock."""
-        if self._events.dead:
+        if self._events.dead or self._threads.dead:
             self._drain()
         index = self._count
         self._count = index + 1
@@ -206,7 +209,11 @@ class Core:
         return index
 
     def _drain(self) -> None:
-        """Events whose Python objects are gone. Their weak references fire anywhere, so they are only noted there."""
+        """Threads and events that are gone. They end anywhere, so it is only noted there."""
+        while self._threads.dead:
+            name = self._threads.dead.popleft()
+            if self.on_thread_end is not None:
+                self.on_thread_end(name)
         by = self._threads.name()
         for name in self._events.take_dead():
             index = self._count

@@ -28,10 +28,15 @@ class HandingQueue:
         self._recorder = recorder
 
     def put(self, item: Any, *args: Any, **kwargs: Any) -> None:
-        self._inner.put(self._pack(item), *args, **kwargs)
+        parcel = self._pack(item)
+        try:
+            self._inner.put(parcel, *args, **kwargs)
+        except BaseException:
+            self._unpack(parcel)  # no room: nobody else will take its token
+            raise
 
     def put_nowait(self, item: Any) -> None:
-        self._inner.put_nowait(self._pack(item))
+        self.put(item, False)
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         return self._unpack(self._inner.get(*args, **kwargs))

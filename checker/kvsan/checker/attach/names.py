@@ -19,20 +19,36 @@ from typing import Any, get_args
 from kvsan.model.ops import Stream, StreamKind
 
 HELD = 1 << 14
-MAX_THREADS = 1 << 12
+MAX_THREADS = 1 << 14
+"""So many threads in the life of a process: a name is never given twice, since its accesses stay its own."""
+
 LEGACY, LEGACY_TOO, PER_THREAD = 0, 1, 2
 """Handles of CUDA that stand for no stream of their own: `cudaStreamLegacy` is 0x1, `cudaStreamPerThread` 0x2."""
 
 _KINDS = get_args(StreamKind)
 
 
+class _Life:
+    """Ends with its thread, as everything does that only a thread-local holds."""
+
+    __slots__ = ("_dead", "_name")
+
+    def __init__(self, name: str, dead: deque[str]) -> None:
+        self._name = name
+        self._dead = dead
+
+    def __del__(self) -> None:  # any thread, any moment: no lock, no log
+        self._dead.append(self._name)
+
+
 class Threads:
-    """Names of host threads."""
+    """Names of host threads. `dead` collects the names of those that have ended."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._lock = threading.Lock()
         self._local = threading.local()
+        self.dead: deque[str] = deque()
         self.names: dict[str, str] = {}
         """Our name → the name that Python knows the thread by."""
 
@@ -43,12 +59,6 @@ class Threads:
             found = self._meet()
         return found
 
-    def call(self, name: str) -> None:
-        """From now on the calling thread has this name."""
-        with self._lock:
-            self.names[name] = threading.current_thread().name
-        self._local.name = name
-
     def _meet(self) -> str:
         with self._lock:
             if len(self.names) >= MAX_THREADS:
@@ -56,6 +66,7 @@ class Threads:
             name = f"{self._prefix}h{len(self.names)}"
             self.names[name] = threading.current_thread().name
         self._local.name = name
+        self._local.life = _Life(name, self.dead)
         return name
 
 
@@ -122,10 +133,6 @@ class Events:
         """A name for an event that is no Python object here."""
         self._serial += 1
         return f"{self._prefix}e{self._serial}"
-
-    def call(self, event: object, name: str) -> None:
-        """Gives an event a name of the caller's (the other end of an IPC handle)."""
-        self._keep(event, name)
 
     def take_dead(self) -> list[str]:
         """Names of events whose objects are gone since the last call."""

@@ -27,8 +27,9 @@ both; `fresh_token` makes a name. Whoever sees a copy or an order that it cannot
 `unseen(edges=1)`. `ledger.hook(name)` gives the hook's counter: `.fired()` when it fires, `.missing(why)` if there was
 nothing to hook.
 
-`on` is False before a session has begun to listen and once a fault has turned kvsan off: then every method returns at
-once. `KvsanHazard` (option `halt_on_error`) is the one exception that leaves here.
+`on` is True from the start and False once a fault has turned kvsan off or its session has closed: then every method
+returns at once. Without sinks an op goes nowhere. `KvsanHazard` (option `halt_on_error`) is the one exception that
+leaves here.
 
 Relies on: the caller holding `lock` over call and line, and over nothing that blocks (`TRACE.md`, "Where a line
 stands"). Does not cover: what no hook calls it for.

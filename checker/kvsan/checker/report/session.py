@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvsan.checker.live import Finding
+from kvsan.checker.live import MAX_FINDINGS, Finding
 from kvsan.checker.report.page import Page, count, short
 from kvsan.checker.report.text import describe, place
 from kvsan.checker.summary import Summary
@@ -36,13 +36,15 @@ def summary(seen: Summary) -> str:
     for why in getattr(seen.verdict, "why", ()):
         page.line(f"not seen: {why}", 2)
     if seen.findings:
-        rows = [
-            [h.kind.value, h.pool, place_of(h.earlier), place_of(h.later), f"{found.blocks:,}", f"{found.ops:,}"]
-            for found in seen.findings
-            for h in (found.hazard,)
-        ]
+        rows = []
+        for found in seen.findings:
+            h = found.hazard
+            kind = f"possible {h.kind.value}" if h.possible else h.kind.value
+            rows.append([kind, h.pool, place_of(h.earlier), place_of(h.later), f"{found.blocks:,}", f"{found.ops:,}"])
         page.blank()
         page.table(["kind", "pool", "earlier", "later", "blocks", "ops"], rows, right=(4, 5))
+        if any(found.others for found in seen.findings):
+            page.line(f"the last row counts all sorts beyond the first {MAX_FINDINGS:,}; its hazard is one of them", 2)
     for found in seen.suppressed:
         line = found.suppressed
         page.line(f"suppressed: {count(found.blocks, 'block')} by {line}", 2)

@@ -11,6 +11,7 @@ verdict Incomplete: other connectors, speculative decoding, micro-batches on two
 `pools`, `scheduler`, `runners`, `simple`, `offloading` and `messages` each wrap one part of vLLM.
 """
 
+from importlib import import_module
 from os import environ
 
 
@@ -18,6 +19,7 @@ def plugin() -> None:
     """The entry point. Near free unless `KVSAN` is set to something but 0."""
     if environ.get("KVSAN", "0") in ("", "0"):
         return
+    import_module("kvsan.checker.session")  # first: it says in one line what is missing
     from kvsan.checker.attach.vllm.hooks import start
 
     start()
