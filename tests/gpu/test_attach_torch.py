@@ -109,10 +109,12 @@ def test_a_query_is_a_sync_and_a_false_one_is_none(debug: Session, pool: Any) ->
 
 
 def test_blocks_by_address_on_the_device(debug: Session, pool: Any) -> None:
+    index = torch.tensor([7], device="cuda")  # a pageable copy, which blocks: a sync, and no line of what follows
+    before = debug.recorder.ops
     with deriving():
         pool[3:5].zero_()
-        pool.index_fill_(0, torch.tensor([7], device="cuda"), 1.0)
-    assert debug.recorder.ops == 1
+        pool.index_fill_(0, index, 1.0)
+    assert debug.recorder.ops == before + 1
     assert debug.recorder.ledger.copies == 1
 
 
@@ -139,6 +141,8 @@ def test_what_goes_by_the_wrappers_is_counted(debug: Session, pool: Any) -> None
     assert raw.__name__ == "Event"
     event = raw("cuda")
     event.record()
+    assert debug.recorder.ledger.edges == 0  # nobody relies on it yet
+    torch.cuda.Stream().wait_event(event)
     assert debug.recorder.ledger.edges == 1
     assert made is debug.recorder.attachments["torch"]
 
