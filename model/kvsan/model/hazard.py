@@ -11,7 +11,6 @@ What matters is that the next owner is ordered behind it. `Life` is how that is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -183,18 +182,6 @@ class Hazard:
     @property
     def reuse(self) -> bool:
         return self.freed is not None
-
-    @property
-    def group(self) -> Mapping[str, str | None]:
-        """What makes two hazards the same bug to a reader: kind, pool and the labels and streams of the two
-        accesses.
-        """
-        return {
-            "kind": self.kind.value,
-            "pool": self.pool,
-            "earlier": self.earlier.label,
-            "later": self.later.label,
-        }
 
     def document(self) -> dict[str, Any]:
         out: dict[str, Any] = {

@@ -166,31 +166,16 @@ class Calls:
             return result
 
     def _record(self, original: Function, hook: Hook) -> Function:
-        recorder, here = self.recorder, self.here
-
-        def record(event: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if here.busy or not recorder.on:
-                return original(event, *args, **kwargs)
-            stream = args[0] if args else kwargs.get("stream")
-            with recorder.lock:
-                here.busy = 1
-                try:
-                    result = original(event, *args, **kwargs)
-                finally:
-                    here.busy = 0
-                hook.count += 1
-                try:
-                    recorder.record(self.name(stream), event)
-                except Exception as error:
-                    recorder.fault("record", error)
-            return result
-
-        return record
+        return self._of_event(original, hook, "record")
 
     def _wait(self, original: Function, hook: Hook) -> Function:
+        return self._of_event(original, hook, "wait")
+
+    def _of_event(self, original: Function, hook: Hook, what: str) -> Function:
+        """`event.record(stream)` or `event.wait(stream)`: written out, as an engine makes these calls most."""
         recorder, here = self.recorder, self.here
 
-        def wait(event: Any, /, *args: Any, **kwargs: Any) -> Any:
+        def call(event: Any, /, *args: Any, **kwargs: Any) -> Any:
             if here.busy or not recorder.on:
                 return original(event, *args, **kwargs)
             stream = args[0] if args else kwargs.get("stream")
@@ -202,12 +187,13 @@ class Calls:
                     here.busy = 0
                 hook.count += 1
                 try:
-                    recorder.wait(self.name(stream), event)
+                    getattr(recorder, what)(self.name(stream), event)
                 except Exception as error:
-                    recorder.fault("wait", error)
+                    recorder.fault(what, error)
             return result
 
-        return wait
+        call.__name__ = what
+        return call
 
     def _query(self, original: Function, hook: Hook) -> Function:
         recorder, here = self.recorder, self.here
