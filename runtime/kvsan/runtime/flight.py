@@ -6,7 +6,9 @@ from collections import Counter, deque
 
 
 class Flight:
-    """`launched` counts steps from 1 on; `seen` is how many of them the host knows complete. Steps are seen in order."""
+    """`launched` counts steps from 1 on; `seen` is how many of them the host knows complete. Steps are seen in
+    order.
+    """
 
     def __init__(self) -> None:
         self.launched = 0

@@ -2,11 +2,11 @@
 
 An `Issuer` follows a `Design` (`kvsan.model.design`): each work's waits before it (`after`), its records behind it
 (`signals`), marks, blocking waits, jobs put in a queue and taken by another thread. It holds no list of its own. What
-the work itself is (which kernel, which copy) it asks a `Bodies`; which blocks a rule is applied to is decided by whoever
-holds the `Cells`.
+the work itself is (which kernel, which copy) it asks a `Bodies`; which blocks a rule is applied to is decided by
+whoever holds the `Cells`.
 
-A copy touches blocks of two pools, and each may have a design: the step is the first design's, and a work of another one
-goes along as a `Face` (its waits and records too; an event of the same name is the same object).
+A copy touches blocks of two pools, and each may have a design: the step is the first design's, and a work of another
+one goes along as a `Face` (its waits and records too; an event of the same name is the same object).
 
 Atomic for other host threads: one item, one rule. Between them `Device.turns` lets them act.
 """
@@ -28,8 +28,9 @@ from kvsan.runtime.flight import Flight
 
 @dataclass(frozen=True, slots=True)
 class Face:
-    """One pool's side of a work: its blocks, in the order of the copy's pairs. `then`: those of them to which the work's
-    assignment applies, if not all."""
+    """One pool's side of a work: its blocks, in the order of the copy's pairs. `then`: those of them to which the
+    work's assignment applies, if not all.
+    """
 
     cells: Cells
     work: Work
@@ -223,8 +224,9 @@ class Issuer:
     # ── what the host sees ────────────────────────────────────────────────────────────────────────────────────────
 
     def see(self, *others: Cells, block: bool = False) -> bool:
-        """Whether the oldest unseen step is complete: polled, or waited for. Held frees that it ends come back, here and
-        in the other pools."""
+        """Whether the oldest unseen step is complete: polled, or waited for. Held frees that it ends come back, here
+        and in the other pools.
+        """
         if not self.flight.unseen:
             return False
         event = self.flight.oldest

@@ -1,8 +1,9 @@
 """A design's guards and assignments as arrays over block states, so that a pool of blocks is one integer each.
 
-A block's state is its facet values, numbered in mixed radix. Each facet has one value more than the design names: *held*,
-while a free waits for its fence (`kvsan.model.design.parts.Retired`). A guard becomes a truth value for each state, an
-assignment the state that comes after. Nothing is decided here: the tables are `Guard.holds`, evaluated once a state.
+A block's state is its facet values, numbered in mixed radix. Each facet has one value more than the design names:
+*held*, while a free waits for its fence (`kvsan.model.design.parts.Retired`). A guard becomes a truth value for each
+state, an assignment the state that comes after. Nothing is decided here: the tables are `Guard.holds`, evaluated once
+a state.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ design (`kvsan.model.design`): the engine says `host.wait("load", "compute_done"
 that is. Every call returns at once but `sync`. What a call means for order is CUDA's (`docs/limits.md`, DESIGN.md):
 a wait binds to the latest record at the call, an event never recorded is complete and orders nothing.
 
-`cuda.py` has torch streams and events and the driver's batched copies; `simulated.py` runs on any CPU, in any order that
-CUDA allows. Neither decides what is fenced: that is the design's, and `issue.py` says it.
+`cuda.py` has torch streams and events and the driver's batched copies; `simulated.py` runs on any CPU, in any order
+that CUDA allows. Neither decides what is fenced: that is the design's, and `issue.py` says it.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Copy:
 class Kernel:
     """Work on blocks: what it reads and writes, pool by pool, and how it is done.
 
-    `parts` run one after the other; a device may let other streams' work in between. Each part is a function that issues
-    torch operations on the pools' tensors, on the stream that is current.
+    `parts` run one after the other; a device may let other streams' work in between. Each part is a function that
+    issues torch operations on the pools' tensors, on the stream that is current.
     """
 
     name: str
@@ -116,8 +116,9 @@ class Device(Protocol):
         """For people: `simulated, seed 7` or the GPU's own name."""
 
     def memory(self, pool: str, shape: tuple[int, ...], *, host: bool) -> Any:
-        """A tensor of 64-bit integers for the blocks of a pool, zeroed; pinned if it is the host's. The second dimension
-        is the block: (layers, blocks, …)."""
+        """A tensor of 64-bit integers for the blocks of a pool, zeroed; pinned if it is the host's. The second
+        dimension is the block: (layers, blocks, …).
+        """
 
     def host(self, name: str) -> Host:
         """The host thread of that name, made at the first call."""
