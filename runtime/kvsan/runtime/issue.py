@@ -22,7 +22,7 @@ import numpy as np
 
 from kvsan.model.design import MAIN, Block, Design, Item, Mark, Submit, Work
 from kvsan.runtime.cells import Cells
-from kvsan.runtime.device import Device, Host, Ids
+from kvsan.runtime.device import Device, DeviceError, Host, Ids
 from kvsan.runtime.flight import Flight
 
 
@@ -55,8 +55,7 @@ class Bodies(Protocol):
         fewer of them. No side: the work is not issued."""
 
     def run(self, host: Host, work: Work, faces: Sequence[Face], step: int) -> None:
-        """Issues the work itself on `work.on` (None: the host does it). Raises what the device raises; then nothing was
-        issued."""
+        """Issues the work itself on `work.on` (None: the host does it). Raises `DeviceError` if nothing was issued."""
 
 
 class Issuer:
@@ -88,7 +87,9 @@ class Issuer:
     # ── a step ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def step(self) -> int:
-        """Launches a step; its number. What a work raises leaves the works behind it unissued."""
+        """Launches a step; its number. A copy that the device refuses is left for a later step; what a forward raises
+        is raised, and the items behind it are left.
+        """
         with self.lock:
             number = self.flight.launch()
         for item in self._items():
@@ -152,7 +153,16 @@ class Issuer:
                 event for face in faces for name in face.work.after for event in face.cells.instances(name, face.blocks)
             ):
                 host.wait(work.on, event)
-        self.bodies.run(host, work, faces, step)
+        try:
+            self.bodies.run(host, work, faces, step)
+        except DeviceError:
+            if not work.every_step:
+                return False  # nothing was issued, the blocks stand as they stood: a later step tries again
+            raise
+        except Exception:
+            if work.every_step and work.on is not None:
+                self._signal(host, work.on, faces)  # part of it may have been issued, and a fence must cover it
+            raise
         if work.on is not None:
             self._signal(host, work.on, faces)
         for face in faces:
@@ -207,7 +217,9 @@ class Issuer:
             if entry is None:
                 continue
             with self.lock:
-                self.work(host, job, entry.blocks, entry.step)
+                if not self.work(host, job, entry.blocks, entry.step):
+                    host.put(job.takes, entry)
+                    return False
                 if job.publishes is not None:
                     host.put(job.publishes, entry)
             return True
