@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -91,8 +92,9 @@ class Forward:
     """Makes the kernels of a model's steps on one pool.
 
     `pool` is the pool's tensor, (layers, blocks, block_size, words) of int64; `tokens` the last token sampled in each
-    slot, (slots,) of int64 on the same device. `name` is the pool's name. The reading is cut into `parts` (None: 2
-    on a CPU, 1 elsewhere), so a kernel has `parts + 2`: by layers, and by blocks if there are more parts than layers.
+    slot, (slots,) of int64 on the same device. `name` is the pool's name. The reading is cut into `parts` at least
+    (None: 2 on a CPU, 1 elsewhere): by layers, and by blocks if that is more than there are layers. A kernel has two
+    more, the writing and the sampling.
     `spin_cycles` (CUDA only) lets the kernel spin between its writes and its reads. Raises ValueError.
     """
 
@@ -121,15 +123,13 @@ class Forward:
         self._ballast = None if ballast is None else _Matrices(ballast, pool.device)
         self._flat = pool.view(model.layers, -1, model.words)
         # (layers, groups, words), so that one index over groups gives what broadcasts against the pool's layers
-        keys = np.ascontiguousarray(layer_keys(model).transpose(1, 0, 2))
+        keys = layer_keys(model).transpose(1, 0, 2).copy()
         self._keys = torch.from_numpy(keys).to(pool.device)
         self._offsets = torch.arange(model.block_size, device=pool.device)
         self._back = np.array([LARGEST if g.window is None else g.window for g in model.groups])[:, None]
         by_layer, by_block = min(parts, model.layers), -(-parts // model.layers)
         layers = [model.layers * i // by_layer for i in range(by_layer + 1)]
-        self._readings = [
-            (low, high, i, by_block) for low, high in zip(layers, layers[1:], strict=False) for i in range(by_block)
-        ]
+        self._readings = [(low, high, i, by_block) for low, high in pairwise(layers) for i in range(by_block)]
 
     def __call__(self, batch: Batch, out: Any, step: int | None = None) -> Kernel:
         """The step's kernel. Its last part copies `tokens` to `out`, a row (slots,) of int64 (pinned, for a GPU) that

@@ -49,6 +49,10 @@ class Group:
     name: str
     window: int | None = None
 
+    def seen_from(self, position: int) -> int:
+        """The first position that the token at `position` sees. What lies before it no later token sees either."""
+        return 0 if self.window is None else max(position - self.window + 1, 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Model:

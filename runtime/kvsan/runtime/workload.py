@@ -142,7 +142,7 @@ def blocks_for(
     contents = {
         content
         for request, reply in zip(requests, replies, strict=True)
-        for content in prefix_hashes(model, (*request.prompt, *reply), "")
+        for content in prefix_hashes(model, (*request.prompt, *reply[:-1]), "")  # the last token's KV is never computed
     }
     on_host = len(contents) * len(model.groups) / host
     return Blocks(max(ceil(wanted / oversubscribed), longest), max(ceil(on_host), 1))
