@@ -45,6 +45,8 @@ class Immediate:
 
 
 class ImmediateHost:
+    """Its host threads."""
+
     def __init__(self, device: Immediate, name: str) -> None:
         self.device, self.name = device, name
 

@@ -182,6 +182,11 @@ class Engine:
             self.scheduler.end(active)
         return Completion(number, active.answer, "aborted")
 
+    def progress(self, number: int) -> int:
+        """How many tokens of its answer the host has; -1 while a request that is served has no block, or is not served."""
+        active = self._by_number.get(number)
+        return -1 if active is None or active.state is State.WAITING else len(active.answer)
+
     @property
     def active(self) -> int:
         """Requests that are not done."""
@@ -190,8 +195,9 @@ class Engine:
     # ── one turn of the loop ──────────────────────────────────────────────────────────────────────────────────────
 
     def turn(self) -> list[Completion]:
-        """Does what can be done now; the requests that this ended. Raises `StuckError`, or `EngineError` if the device fails
-        again and again."""
+        """Does what can be done now; the requests that this ended. Raises `StuckError`, or `EngineError` if the
+        device fails again and again.
+        """
         done: list[Completion] = []
         while self.flight.unseen > self.run_ahead:
             self._see(done, block=True)

@@ -264,3 +264,11 @@ def batch_of(rows: Sequence[Row]) -> Batch:
         samples=np.array([row.samples for row in rows], np.bool_),
         tables=tables,
     )
+
+
+def block_words(model: Model, tokens: Sequence[int] | Ints, group: int) -> list[Any]:
+    """What the full blocks of a prompt hold: tensors of (layers, block_size, words), first to last."""
+    count, size = len(tokens) // model.block_size, model.block_size
+    whole = np.asarray(tokens, np.int64)[: count * size]
+    made = words(content(whole, place(np.arange(len(whole))))[None, :, None], layer_keys(model)[group][:, None])
+    return list(torch.from_numpy(made).reshape(model.layers, count, size, model.words).unbind(1))
