@@ -26,6 +26,9 @@ class Immediate:
         self.pools[pool] = torch.zeros(shape, dtype=torch.int64)
         return self.pools[pool]
 
+    def tensor(self, shape: tuple[int, ...], *, host: bool) -> Any:
+        return torch.zeros(shape, dtype=torch.int64)
+
     def host(self, name: str) -> ImmediateHost:
         return ImmediateHost(self, name)
 

@@ -121,9 +121,9 @@ class Engine:
         )
         self._roles = gpu_roles
         depth = self.run_ahead + 2
-        self.tokens = device.memory("tokens", (sizes.slots,), host=False)
+        self.tokens = device.tensor((sizes.slots,), host=False)
         self._forward = forward(model, self.memory["gpu"], self.tokens)
-        self.out = device.memory("out", (depth, sizes.slots), host=True)
+        self.out = device.tensor((depth, sizes.slots), host=True)
         self._plan: Plan | None = None
         self._sampled: dict[int, tuple[tuple[Active, int], ...]] = {}
         self._by_number: dict[int, Active] = {}

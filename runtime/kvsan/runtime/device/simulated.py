@@ -104,6 +104,9 @@ class Simulated:
             self._versions.pool(pool, shape[1])
         return tensor
 
+    def tensor(self, shape: tuple[int, ...], *, host: bool) -> torch.Tensor:
+        return torch.zeros(shape, dtype=torch.int64)
+
     def host(self, name: str) -> SimulatedHost:
         return self._hosts.setdefault(name, SimulatedHost(name, self))
 
