@@ -122,7 +122,7 @@ class Engine:
         self._roles = gpu_roles
         depth = self.run_ahead + 2
         self.tokens = device.tensor((sizes.slots,), host=False)
-        self._forward = forward(model, self.memory["gpu"], self.tokens)
+        self.kernels = forward(model, self.memory["gpu"], self.tokens)
         self.out = device.tensor((depth, sizes.slots), host=True)
         self._plan: Plan | None = None
         self._sampled: dict[int, tuple[tuple[Active, int], ...]] = {}
@@ -221,8 +221,16 @@ class Engine:
             self._idle = 0
         return done
 
+    def drain_requests(self) -> list[Completion]:
+        """Turns until no request is left; transfers and frees may be under way."""
+        out: list[Completion] = []
+        while self.active:
+            out += self.turn()
+        return out
+
     def drain(self) -> list[Completion]:
-        """Turns until no request is left and every transfer and every free has ended."""
+        """Turns until no request is left and every transfer has ended. A free that its design holds for a step that
+        nobody launches is not waited for."""
         out: list[Completion] = []
         while self.active or self.flight.unseen or self.transfers.busy or self.scheduler.leaving:
             out += self.turn()
@@ -354,7 +362,7 @@ class Engine:
             assert self._plan is not None
             kernel = Kernel(work.name, step=step)
             if self._plan.batch is not None:
-                kernel = replace(self._forward(self._plan.batch, self.out[step % len(self.out)], step), name=work.name)
+                kernel = replace(self.kernels(self._plan.batch, self.out[step % len(self.out)], step), name=work.name)
         elif work.every_step:
             kernel = Kernel(work.name, step=step)
         else:

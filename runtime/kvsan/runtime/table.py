@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsan.model.design import Assign, Design, DesignError, Guard, Submit, Work
+from kvsan.model.design.guards import Every, Is, Some
 
 HELD = "(held)"
 """The value of a facet while its free is held; no guard names it."""
@@ -62,8 +63,13 @@ class Table:
         }
 
     @cached_property
-    def _blocks(self) -> list[dict[str, str]]:
-        return [self.facets(code) for code in range(self.states)]
+    def _digits(self) -> dict[str, Codes]:
+        """For each facet the number of its value, state by state."""
+        codes = np.arange(self.states, dtype=np.int32)
+        return {
+            name: codes // self._radix[name] % len(values)
+            for name, values in zip(self._names, self._values, strict=True)
+        }
 
     def truth(self, guard: Guard | None) -> Truth:
         """Whether the guard holds, for each state; no guard holds of none."""
@@ -71,23 +77,43 @@ class Table:
             return np.zeros(self.states, bool)
         made = self._guards.get(guard)
         if made is None:
-            made = self._guards[guard] = np.array([guard.holds(block) for block in self._blocks], bool)
+            made = self._guards[guard] = self._evaluate(guard)
         return made
+
+    def _evaluate(self, guard: Guard) -> Truth:
+        if isinstance(guard, Is):
+            values = self._values[self._names.index(guard.facet)]
+            holds = [value in guard.values or (guard.other and value not in guard.domain) for value in values]
+            return np.array(holds, bool)[self._digits[guard.facet]]
+        assert isinstance(guard, Every | Some)
+        combine = np.logical_and if isinstance(guard, Every) else np.logical_or
+        out: Truth = combine.reduce([self._evaluate(part) for part in guard.parts])
+        return out
 
     def after(self, then: Assign, *, hold: bool = False) -> Codes:
         """The state after `then`, for each state. `hold`: its facets are held instead."""
         key = (then, hold)
         made = self._assigns.get(key)
         if made is None:
-            changed = {name: HELD if hold else value for name, value in then}
-            made = self._assigns[key] = np.array([self.code(block | changed) for block in self._blocks], np.int32)
+            made = np.arange(self.states, dtype=np.int32)
+            for name, value in then:
+                made += self._step(name, HELD if hold else value)
+            self._assigns[key] = made
         return made
 
     def returned(self, then: Assign) -> Codes:
         """The state when a hold of `then` ends: what was set in the meantime stays."""
-        return np.array(
-            [self.code(b | {name: value for name, value in then if b[name] == HELD}) for b in self._blocks], np.int32
-        )
+        made = np.arange(self.states, dtype=np.int32)
+        for name, value in then:
+            held = self._digits[name] == self._values[self._names.index(name)].index(HELD)
+            made += np.where(held, self._step(name, value), 0)
+        return made
+
+    def _step(self, name: str, value: str) -> Codes:
+        """From each state to the one that differs in this facet alone."""
+        to = self._values[self._names.index(name)].index(value)
+        made: Codes = (to - self._digits[name]) * np.int32(self._radix[name])
+        return made
 
     # ── questions that more than one part asks ────────────────────────────────────────────────────────────────────
 

@@ -210,8 +210,9 @@ class Transfers:
 
     @property
     def busy(self) -> bool:
-        """Whether a transfer is planned or under way."""
-        return bool(self._sources or self._targets or self._digests)
+        """Whether a transfer is planned or under way, as far as the host knows."""
+        under_way = any(pool.cells.transfers for pool, _ in self.pools)
+        return bool(self._sources or self._targets or self._digests or under_way)
 
     # ── what a step issues ────────────────────────────────────────────────────────────────────────────────────────
 
