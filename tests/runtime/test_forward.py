@@ -11,7 +11,8 @@ from kvsan.runtime.language import UNKNOWN, Group, Model, answer, mix
 
 torch = pytest.importorskip("torch")
 
-from kvsan.runtime.forward import Ballast, Forward, Row, batch_of  # noqa: E402 - only where torch is
+from kvsan.runtime.ballast import Ballast  # noqa: E402 - only where torch is
+from kvsan.runtime.forward import Forward, Row, batch_of  # noqa: E402
 from runtime.bare import Server, serve  # noqa: E402
 
 BOTH = (Group("full"), Group("window", 5))

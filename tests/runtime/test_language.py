@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsan.runtime.language import Group, Model, answer, answers, mix, prefix_hash, prefix_hashes, signed
@@ -88,11 +88,13 @@ models = st.builds(
 prompts = st.lists(st.integers(0, (1 << 63) - 1), min_size=1, max_size=9)
 
 
+@settings(deadline=None)
 @given(models, st.lists(st.tuples(prompts, st.integers(0, 5)), max_size=4))
 def test_answers_are_those_of_the_slow_model(model: Model, requests: list[tuple[list[int], int]]) -> None:
     assert answers(model, requests) == [slow_answer(model, prompt, count) for prompt, count in requests]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, MASK), min_size=1))
 def test_mix_is_the_finalizer_and_leaves_its_argument(values: list[int]) -> None:
     before = np.array([signed(value) for value in values])
@@ -113,6 +115,7 @@ def test_the_finalizer_is_splitmix64s() -> None:
 # ── every word in view counts, and no other ───────────────────────────────────────────────────────────────────────────
 
 
+@settings(deadline=None)
 @given(models, prompts, st.data())
 def test_one_wrong_word_in_view_changes_the_next_token(model: Model, tokens: list[int], data: st.DataObject) -> None:
     cells, last = cache(model, tokens), len(tokens) - 1
@@ -121,6 +124,7 @@ def test_one_wrong_word_in_view_changes_the_next_token(model: Model, tokens: lis
     assert next_token(model, wrong, last) != next_token(model, cells, last)
 
 
+@settings(deadline=None)
 @given(models, prompts, st.data())
 def test_a_wrong_word_out_of_view_changes_nothing(model: Model, tokens: list[int], data: st.DataObject) -> None:
     position = data.draw(st.integers(0, len(tokens) - 1))

@@ -8,7 +8,8 @@ a chance of 2^-63 of being missed.
 
 The hash is the finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA
 2014; constants as in Vigna's https://prng.di.unimi.it/splitmix64.c), on signed 64-bit integers that wrap around. Every
-function here takes numpy arrays and torch tensors alike, so a device computes what `answers` does (`forward.py`).
+function here takes numpy arrays and torch tensors alike, so a device computes what `answers` does (`forward.py`); a
+device that has the bijection in one piece gives it as `by`.
 
 Not here: a word does not depend on the tokens before its own, so a block of another request that holds the same
 tokens at the same positions of the same group is not wrong here, though it would be in a transformer.
@@ -17,7 +18,7 @@ tokens at the same positions of the same group is not wrong here, though it woul
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -26,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
+Mix = Callable[[Any], Any]
 
 
 def signed(value: int) -> int:
@@ -113,24 +115,24 @@ def place(positions: Any) -> Any:
     return mix((positions + 1) * GOLDEN)
 
 
-def content(tokens: Any, places: Any) -> Any:
+def content(tokens: Any, places: Any, by: Mix = mix) -> Any:
     """The hash of a token at its place, alike for all layers."""
-    return mix(tokens ^ places)
+    return by(tokens ^ places)
 
 
-def words(contents: Any, keys: Any) -> Any:
+def words(contents: Any, keys: Any, by: Mix = mix) -> Any:
     """The KV words; the shapes broadcast."""
-    return mix(contents ^ keys)
+    return by(contents ^ keys)
 
 
-def terms(read: Any, places: Any, keys: Any) -> Any:
+def terms(read: Any, places: Any, keys: Any, by: Mix = mix) -> Any:
     """What words that were read add to the sum. The place and the key are the reader's: a word of elsewhere differs."""
-    return mix(read ^ places ^ keys)
+    return by(read ^ places ^ keys)
 
 
-def sample(sums: Any, model: Model) -> Any:
+def sample(sums: Any, model: Model, by: Mix = mix) -> Any:
     """The next token, from the sum over all words in view."""
-    return mix(sums ^ signed(GOLDEN * (model.seed + 1))) & LARGEST
+    return by(sums ^ signed(GOLDEN * (model.seed + 1))) & LARGEST
 
 
 @lru_cache(maxsize=16)
