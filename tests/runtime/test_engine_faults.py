@@ -28,14 +28,16 @@ POLICY = (*POLICIES.values(), starve("compute"), starve("load", "store"))
 
 
 class Broken(Forward):
-    """A forward that raises as often as it is told to."""
+    """A forward that raises as often as it is told to, but never more than `patience` times in a row."""
 
-    raises = 0
+    raises, in_a_row, patience = 0, 0, 2
 
     def __call__(self, batch: Batch, out: object, step: int | None = None) -> Kernel:
-        if self.raises:
+        if self.raises and self.in_a_row < self.patience:
             self.raises -= 1
+            self.in_a_row += 1
             raise RuntimeError("out of memory")
+        self.in_a_row = 0
         return super().__call__(batch, out, step)
 
 
@@ -52,7 +54,7 @@ class Faults(RuleBasedStateMachine):
         lazy=st.booleans(),
     )
     def begin(self, name: str, policy: object, seed: int, gpu: int, host: int, run_ahead: int, lazy: bool) -> None:
-        self.refusals = 0
+        self.refusals = self.in_a_row = 0
         device = Simulated(seed=seed, policy=policy, fail=self.refuse)  # type: ignore[arg-type]
         sizes = Sizes(gpu, host, slots=3, budget=12)
         self.engine = Engine(load(name), device, MODEL, sizes, run_ahead=run_ahead, lazy=lazy, forward=Broken)
@@ -60,10 +62,12 @@ class Faults(RuleBasedStateMachine):
         self.done: dict[int, Completion] = {}
 
     def refuse(self, call: Call) -> bool:
-        if self.refusals and call.kind == "copy":
-            self.refusals -= 1
-            return True
-        return False
+        if call.kind != "copy":
+            return False
+        refused = self.refusals > 0 and self.in_a_row < 2
+        self.refusals -= refused
+        self.in_a_row = self.in_a_row + 1 if refused else 0
+        return refused
 
     def took(self, completions: list[Completion]) -> None:
         for completion in completions:
@@ -144,7 +148,7 @@ def test_a_device_that_always_refuses_is_given_up_with_its_words() -> None:
 
 def test_a_forward_that_always_raises_is_given_up_with_its_words() -> None:
     made = small(forward=Broken)
-    made.kernels.raises = 99  # type: ignore[attr-defined]
+    made.kernels.raises = made.kernels.patience = 99  # type: ignore[attr-defined]
     made.submit(0, [1] * 9, 6)
     with pytest.raises(EngineError, match="a step failed 3 times in a row: out of memory"):
         made.drain()
