@@ -1,5 +1,5 @@
-"""The command line: `kvsan check | explain | info | merge | convert | demo`, and from `design_cli` `verify | repair | diff |
-designs`. Thin: every command calls one function and prints.
+"""The command line: `kvsan check | explain | info | merge | convert | demo`, and from `design_cli` `verify | repair |
+diff | designs`. Thin: every command calls one function and prints.
 
 Exit status of `check`: `verdict.Exit`. Bad input or usage is 2, with one line on stderr; Ctrl-C is 130; a fault of
 our own is 70 and says so, since 1 means "hazards" and nothing else.

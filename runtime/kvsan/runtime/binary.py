@@ -34,7 +34,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -172,7 +172,8 @@ class Log:
         self.streams: dict[str, Stream] = {}
         self._about = dict(about or {})
         self._header = header or self._own_header
-        self._on_fault = on_fault
+        self.on_fault = on_fault
+        self._told = False
         self._size = segment
         self._names: dict[str, int] = {}
         self._dirty = True
@@ -228,6 +229,7 @@ class Log:
         """Sets are arrays of ids, copied here, or `Blocks`."""
         self.ops += 1
         if self.fault is not None:
+            self._tell()
             return
         try:
             names = self._names
@@ -257,7 +259,7 @@ class Log:
                 for pool, given in sets.items():
                     if pool not in names:
                         self._name(pool)
-                    need += SET.size + (4 * len(given) if type(given) is np.ndarray else 8 * len(given.runs))  # type: ignore[union-attr]
+                    need += SET.size + (4 * len(given) if type(given) is np.ndarray else _bytes(given))
             extra = b""
             if more:
                 flags |= MORE
@@ -282,7 +284,8 @@ class Log:
             segment.at = at
             segment.ops += 1
         except Exception as error:
-            self._fail(error)
+            self.fault = error
+            self._tell()
 
     def record(self, on: str, event: str, *, by: str) -> None:
         self._text(RECORD, by, on, event)
@@ -404,6 +407,7 @@ class Log:
     ) -> None:
         self.ops += 1
         if self.fault is not None:
+            self._tell()
             return
         try:
             names = self._names
@@ -426,7 +430,8 @@ class Log:
             segment.at = at
             segment.ops += 1
         except Exception as error:
-            self._fail(error)
+            self.fault = error
+            self._tell()
 
     def _life(
         self,
@@ -441,6 +446,7 @@ class Log:
     ) -> None:
         self.ops += 1
         if self.fault is not None:
+            self._tell()
             return
         try:
             names = self._names
@@ -448,8 +454,7 @@ class Log:
             pool_id = names[pool] if pool in names else self._name(pool)
             extra = _json(more) if more else b""
             now = (self.now() if timed else 0) if t is None else t
-            count = 4 * len(given) if type(given) is np.ndarray else 8 * len(given.runs)  # type: ignore[union-attr]
-            segment = self._room(LINE.size + SET.size + count + (COUNT.size + len(extra) + 3 if extra else 0), now)
+            segment = self._room(LINE.size + SET.size + _bytes(given) + (COUNT.size + len(extra) + 3 if extra else 0), now)
             at, buffer = segment.at, segment.buffer
             flags = (TIMED if timed else 0) | (MORE if extra else 0)
             LINE.pack_into(buffer, at, kind, flags, by_id, NOBODY, NOBODY, now)
@@ -459,7 +464,8 @@ class Log:
             segment.at = at
             segment.ops += 1
         except Exception as error:
-            self._fail(error)
+            self.fault = error
+            self._tell()
 
     def _name(self, name: str) -> int:
         """The number of a name, defined at its first use."""
@@ -563,8 +569,8 @@ class Log:
         with self.lock:
             if self._closed:
                 return
-            self._closed = True
             if self._writer is None:
+                self._closed = True
                 if self.fault is not None:
                     raise self.fault
                 return
@@ -577,14 +583,17 @@ class Log:
             self._say_header(whole=whole and self.fault is None)
             self._work.put(None)
         self._writer.join()
+        fault = self.fault
+        if fault is not None:
+            self._tell()
         self.abandon()
-        if self.fault is not None:
-            raise self.fault
-        self.fault = ValueError("the log is closed")
+        if fault is not None:
+            raise fault
 
     def abandon(self) -> None:
         """Lets go of the file as it is: in a forked child it is the parent's."""
         self._closed = True
+        self.fault = self.fault or ValueError("the log is closed")
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -610,7 +619,7 @@ class Log:
             try:
                 task(fd)
             except Exception as error:
-                self._fail(error)
+                self.fault = self.fault or error
 
     def _say_header(self, *, whole: bool) -> None:
         if not self._dirty:
@@ -642,11 +651,12 @@ class Log:
             self._end += done
             view = view[done:]
 
-    def _fail(self, error: Exception) -> None:
-        if self.fault is None:
-            self.fault = error
-            if self._on_fault is not None:
-                self._on_fault(error)
+    def _tell(self) -> None:
+        """In a thread that logs: the one that writes may take no lock."""
+        if not self._told and not self._closed:
+            self._told = True
+            if self.on_fault is not None and self.fault is not None:
+                self.on_fault(self.fault)
 
     def _own_header(self, whole: bool, lost: int) -> Mapping[str, Any]:
         streams = {name: {"device": made.device, "kind": made.kind} for name, made in self.streams.items()}
@@ -662,8 +672,16 @@ _LIVES: dict[type, int] = {Alloc: ALLOC, Free: FREE, Touch: TOUCH}
 _TEXTS: dict[type, int] = {Record: RECORD, Wait: WAIT, Put: PUT, Get: GET}
 
 
+def _bytes(given: Given) -> int:
+    """Of a set, packed."""
+    ids = given if isinstance(given, np.ndarray) else getattr(given, "ids", None)
+    return 4 * len(ids) if ids is not None else 8 * len(cast(Blocks, given).runs)
+
+
 def _set(buffer: bytearray, words: npt.NDArray[np.int32], at: int, pool: int, given: Given) -> int:
-    """Packs a set; where it ends."""
+    """Packs a set; where it ends. `Blocks` that hold ids are packed as ids."""
+    if type(given) is not np.ndarray:
+        given = getattr(given, "ids", given)
     if isinstance(given, np.ndarray):
         count = len(given)
         SET.pack_into(buffer, at, pool, IDS, count)
