@@ -99,9 +99,10 @@ _NOTHING: Sets = {}
 class Segment:
     """A piece of the ring. `at` is where the next record goes: what lies before it is whole."""
 
-    __slots__ = ("at", "buffer", "ops", "out", "words")
+    __slots__ = ("at", "buffer", "ops", "out", "size", "words")
 
     def __init__(self, size: int) -> None:
+        self.size = size
         self.buffer = bytearray(size)
         self.words: npt.NDArray[np.int32] = np.frombuffer(self.buffer, np.int32)
         self.clear()
@@ -113,12 +114,12 @@ class Segment:
 
 
 class Held:
-    """A blocking call's line."""
+    """A blocking call's line. `segment` is `None` once it is settled or given up."""
 
     __slots__ = ("at", "segment")
 
-    def __init__(self, segment: Segment, at: int) -> None:
-        self.segment: Segment | None = segment
+    def __init__(self, segment: Segment | None, at: int) -> None:
+        self.segment = segment
         self.at = at
 
     def nothing(self, buffer: bytearray) -> None:
@@ -129,18 +130,21 @@ class Held:
 class Blocking:
     """Around one blocking call."""
 
-    __slots__ = ("_event", "_by", "_held", "_log")
+    __slots__ = ("_by", "_event", "_held", "_log")
 
     def __init__(self, log: Log, event: str, by: str) -> None:
         self._log, self._event, self._by = log, event, by
 
     def __enter__(self) -> None:
-        with self._log.lock:
-            self._held = self._log.hold(Sync(self._by, event=self._event, t=self._log.now()))
+        log = self._log
+        with log.lock:
+            log._text(SYNC_EVENT, self._by, None, self._event)
+            self._held = log._hold()
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        with self._log.lock:
-            self._log.settle(self._held, done=value is None)
+        log = self._log
+        with log.lock:
+            log.settle(self._held, done=value is None)
 
 
 class Log:
@@ -175,14 +179,15 @@ class Log:
         self.on_fault = on_fault
         self._told = False
         self._size = segment
-        self._names: dict[str, int] = {}
+        self._names: dict[str | None, int] = {None: NOBODY}
         self._dirty = True
         self._free: SimpleQueue[Segment] = SimpleQueue()
         for _ in range(ring):
             self._free.put(Segment(segment))
         self._segment: Segment | None = None
         self._full: deque[Segment] = deque()
-        self._out: list[Held] = []
+        self._out: dict[int, Held] = {}
+        self._last = 0
         self._flushed = 0
         self._work: SimpleQueue[Callable[[int], None] | None] = SimpleQueue()
         self._writer: threading.Thread | None = None
@@ -226,16 +231,31 @@ class Log:
         t: int | None = None,
         more: dict[str, Any] | None = None,
     ) -> None:
-        """Sets are arrays of ids, copied here, or `Blocks`."""
+        """Sets are arrays of ids, copied here, or `Blocks`; an array without ids is left out, and an access without any
+        set has no line."""
+        sets, need = [], FULL.size
+        reading = 0
+        for given in (reads, writes):
+            for pool, blocks in given.items():
+                if type(blocks) is np.ndarray:
+                    count = len(blocks)
+                    if not count:
+                        continue
+                    need += SET.size + 4 * count
+                else:
+                    need += SET.size + _bytes(blocks)
+                sets.append((pool, blocks))
+            if given is reads:
+                reading = len(sets)
+        if not sets:
+            return
         self.ops += 1
         if self.fault is not None:
             self._tell()
             return
         try:
             names = self._names
-            flags = ORDERS.index(order) << ORDER
-            if batch:
-                flags |= BATCH
+            flags = _FLAGS[order, batch]
             if planned is None:
                 planned = 0
             else:
@@ -246,39 +266,45 @@ class Log:
                 flags |= STEP
             else:
                 more, step = {**(more or {}), "step": step}, 0
-            by_id = names[by] if by in names else self._name(by)
-            on_id = NOBODY if on is None else names[on] if on in names else self._name(on)
-            label_id = names[label] if label in names else self._label(label)
-            site_id = NOBODY if site is None else self._label(site)
-            if label_id == NOBODY and label:
-                more = {**(more or {}), "label": label}
-            if site_id == NOBODY and site is not None:
-                more = {**(more or {}), "site": site}
-            need = FULL.size
-            for sets in (reads, writes):
-                for pool, given in sets.items():
-                    if pool not in names:
-                        self._name(pool)
-                    need += SET.size + (4 * len(given) if type(given) is np.ndarray else _bytes(given))
+            try:
+                by_id, on_id, label_id, site_id = names[by], names[on], names[label], names[site]
+                for pool, _ in sets:
+                    names[pool]
+            except KeyError:
+                by_id, on_id, label_id, site_id = self._name(by), self._name(on), self._label(label), self._label(site)
+                for pool, _ in sets:
+                    self._name(pool)
+                if label_id == NOBODY:
+                    more = {**(more or {}), "label": label}
+                if site_id == NOBODY and site is not None:
+                    more = {**(more or {}), "site": site}
             extra = b""
             if more:
                 flags |= MORE
                 extra = _json(more)
                 need += COUNT.size + len(extra) + 3
-            now = self.now() if t is None else t
-            if now == UNTIMED:
-                now = 0
-            else:
-                flags |= TIMED
-            segment = self._room(need, now)
+            if t is None:
+                t = self.now()
+            elif t == UNTIMED:
+                flags, t = flags ^ TIMED, 0
+            segment = self._segment
+            if segment is None or segment.at + need > segment.size or t - self._flushed > FLUSH_NS:
+                segment = self._turn(need, t)
             buffer, words, at = segment.buffer, segment.words, segment.at
             FULL.pack_into(
-                buffer, at, ACCESS, flags, by_id, on_id, label_id, now, len(reads), len(writes), site_id, 0, planned, step
+                buffer, at, ACCESS, flags, by_id, on_id, label_id, t, reading, len(sets) - reading, site_id, 0, planned, step
             )
             at += FULL.size
-            for sets in (reads, writes):
-                for pool, given in sets.items():
-                    at = _set(buffer, words, at, names[pool], given)
+            for pool, blocks in sets:
+                if type(blocks) is np.ndarray:
+                    count = len(blocks)
+                    SET.pack_into(buffer, at, names[pool], IDS, count)
+                    at += SET.size
+                    start = at >> 2
+                    words[start : start + count] = blocks
+                    at += 4 * count
+                else:
+                    at = _set(buffer, words, at, names[pool], blocks)
             if extra:
                 at = _extra(buffer, at, extra)
             segment.at = at
@@ -321,12 +347,16 @@ class Log:
     def hold(self, op: Sync) -> Held | None:
         """A blocking call begins; `None` if the log has ended."""
         self.write(op)
+        return self._hold()
+
+    def _hold(self) -> Held | None:
+        """The latest line is that of a call which is out."""
         segment = self._segment
         if self.fault is not None or segment is None:
             return None
         held = Held(segment, self._last)
         segment.out += 1
-        self._out.append(held)
+        self._out[id(held)] = held
         return held
 
     def settle(self, held: Held | None, *, done: bool) -> None:
@@ -339,7 +369,7 @@ class Log:
                 self.lost += 1
                 self._dirty = True
             return
-        self._out.remove(held)
+        del self._out[id(held)]
         held.segment = None
         if not done:
             held.nothing(segment.buffer)
@@ -350,8 +380,10 @@ class Log:
     def write(self, op: Op, more: dict[str, Any] | None = None) -> None:
         """Any op, with the keys that only somebody else knows. Sets: `Blocks`, or arrays in their place."""
         extra, t = dict(more or {}), op.t
-        if t is not None and not (type(t) is int and -1 << 63 <= t < 1 << 63):
+        if t is not None and not (type(t) is int and -1 << 63 < t < 1 << 63):
             extra["t"], t = t, None
+        if t is None:
+            t = UNTIMED
         match op:
             case Access():
                 if op.owner is not None:
@@ -367,11 +399,11 @@ class Log:
                     planned=op.planned,
                     step=op.step,
                     site=op.site,
-                    t=t if t is not None else UNTIMED,
+                    t=t,
                     more=extra,
                 )
             case Alloc() | Free() | Touch():
-                self._life(_LIVES[type(op)], op.by, op.pool, op.blocks, t, extra, timed=t is not None)
+                self._life(_LIVES[type(op)], op.by, op.pool, op.blocks, t, extra)
             case Sync():
                 kind, text = SYNC_DEVICE, ""
                 if op.event is not None:
@@ -382,15 +414,15 @@ class Log:
                     kind = SYNC_STREAM
                 if kind != SYNC_EVENT:  # the token of a hand-off that never is, should the call fail
                     text = f"failed sync {self.ops}"
-                self._text(kind, op.by, op.stream, text, t, extra, timed=t is not None)
+                self._text(kind, op.by, op.stream, text, t, extra)
             case Record() | Wait():
-                self._text(_TEXTS[type(op)], op.by, op.on, op.event, t, extra, timed=t is not None)
+                self._text(_TEXTS[type(op)], op.by, op.on, op.event, t, extra)
             case Poll():
-                self._text(YES if op.done else NO, op.by, None, op.event, t, extra, timed=t is not None)
+                self._text(YES if op.done else NO, op.by, None, op.event, t, extra)
             case Put() | Get():
-                self._text(_TEXTS[type(op)], op.by, None, op.token, t, extra, timed=t is not None)
+                self._text(_TEXTS[type(op)], op.by, None, op.token, t, extra)
             case Drop():
-                self._text(DROP, op.by, None, op.event, t, extra, timed=t is not None)
+                self._text(DROP, op.by, None, op.event, t, extra)
 
     # ── records ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -402,8 +434,6 @@ class Log:
         text: str,
         t: int | None = None,
         more: dict[str, Any] | None = None,
-        *,
-        timed: bool = True,
     ) -> None:
         self.ops += 1
         if self.fault is not None:
@@ -411,16 +441,27 @@ class Log:
             return
         try:
             names = self._names
-            by_id = names[by] if by in names else self._name(by)
-            on_id = NOBODY if on is None else names[on] if on in names else self._name(on)
-            raw = text.encode("utf-8", "backslashreplace")
-            extra = _json(more) if more else b""
-            now = (self.now() if timed else 0) if t is None else t
+            try:
+                by_id, on_id = names[by], names[on]
+                raw = text.encode()
+            except (KeyError, UnicodeEncodeError):
+                by_id, on_id = self._name(by), self._name(on)
+                raw = text.encode("utf-8", "backslashreplace")
             size = len(raw)
-            segment = self._room(TEXT.size + size + 3 + (COUNT.size + len(extra) + 3 if extra else 0), now)
+            need = TEXT.size + size + 3
+            flags, extra = TIMED, b""
+            if more:
+                flags, extra = flags | MORE, _json(more)
+                need += COUNT.size + len(extra) + 3
+            if t is None:
+                t = self.now()
+            elif t == UNTIMED:
+                flags, t = flags ^ TIMED, 0
+            segment = self._segment
+            if segment is None or segment.at + need > segment.size or t - self._flushed > FLUSH_NS:
+                segment = self._turn(need, t)
             at, buffer = segment.at, segment.buffer
-            flags = (TIMED if timed else 0) | (MORE if extra else 0)
-            TEXT.pack_into(buffer, at, kind, flags, by_id, on_id, NOBODY, now, size)
+            TEXT.pack_into(buffer, at, kind, flags, by_id, on_id, NOBODY, t, size)
             self._last = at
             at += TEXT.size
             buffer[at : at + size] = raw
@@ -441,8 +482,6 @@ class Log:
         given: Given,
         t: int | None = None,
         more: dict[str, Any] | None = None,
-        *,
-        timed: bool = True,
     ) -> None:
         self.ops += 1
         if self.fault is not None:
@@ -450,14 +489,24 @@ class Log:
             return
         try:
             names = self._names
-            by_id = names[by] if by in names else self._name(by)
-            pool_id = names[pool] if pool in names else self._name(pool)
-            extra = _json(more) if more else b""
-            now = (self.now() if timed else 0) if t is None else t
-            segment = self._room(LINE.size + SET.size + _bytes(given) + (COUNT.size + len(extra) + 3 if extra else 0), now)
+            try:
+                by_id, pool_id = names[by], names[pool]
+            except KeyError:
+                by_id, pool_id = self._name(by), self._name(pool)
+            need = LINE.size + SET.size + _bytes(given)
+            flags, extra = TIMED, b""
+            if more:
+                flags, extra = flags | MORE, _json(more)
+                need += COUNT.size + len(extra) + 3
+            if t is None:
+                t = self.now()
+            elif t == UNTIMED:
+                flags, t = flags ^ TIMED, 0
+            segment = self._segment
+            if segment is None or segment.at + need > segment.size or t - self._flushed > FLUSH_NS:
+                segment = self._turn(need, t)
             at, buffer = segment.at, segment.buffer
-            flags = (TIMED if timed else 0) | (MORE if extra else 0)
-            LINE.pack_into(buffer, at, kind, flags, by_id, NOBODY, NOBODY, now)
+            LINE.pack_into(buffer, at, kind, flags, by_id, NOBODY, NOBODY, t)
             at = _set(buffer, segment.words, at + LINE.size, pool_id, given)
             if extra:
                 at = _extra(buffer, at, extra)
@@ -467,16 +516,19 @@ class Log:
             self.fault = error
             self._tell()
 
-    def _name(self, name: str) -> int:
+    def _name(self, name: str | None) -> int:
         """The number of a name, defined at its first use."""
         found = self._names.get(name)
-        if found is not None:
-            return found
-        number = len(self._names)
+        if found is not None or name is None:
+            return NOBODY if found is None else found
+        number = len(self._names) - 1
         if number >= NOBODY:
             raise OverflowError(f"more than {NOBODY} names of threads, streams and pools")
         raw = name.encode("utf-8", "backslashreplace")
-        segment = self._room(TEXT.size + len(raw) + 3, self._flushed)
+        need = TEXT.size + len(raw) + 3
+        segment = self._segment
+        if segment is None or segment.at + need > segment.size:
+            segment = self._turn(need, self._flushed)
         at = segment.at
         TEXT.pack_into(segment.buffer, at, NAME, 0, NOBODY, NOBODY, number, 0, len(raw))
         at += TEXT.size
@@ -485,7 +537,7 @@ class Log:
         self._names[name] = number
         return number
 
-    def _label(self, text: str) -> int:
+    def _label(self, text: str | None) -> int:
         found = self._names.get(text)
         if found is not None:
             return found
@@ -493,14 +545,8 @@ class Log:
 
     # ── the ring ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _room(self, need: int, now: int) -> Segment:
-        """A segment with so many bytes left."""
-        segment = self._segment
-        if segment is not None and segment.at + need <= len(segment.buffer) and now - self._flushed < FLUSH_NS:
-            return segment
-        return self._turn(need, now)
-
     def _turn(self, need: int, now: int) -> Segment:
+        """Another segment, with so many bytes left."""
         self._flushed = max(now, self._flushed)
         if self._fd < 0:
             self.open()
@@ -532,10 +578,10 @@ class Log:
     def _give_up(self) -> None:
         """The oldest segment goes, whatever calls are out in it."""
         first = self._full[0]
-        for held in [held for held in self._out if held.segment is first]:
+        for held in [held for held in self._out.values() if held.segment is first]:
             held.nothing(first.buffer)
             held.segment = None
-            self._out.remove(held)
+            del self._out[id(held)]
         first.out = 0
         self._release()
 
@@ -547,10 +593,10 @@ class Log:
             return
         segment = self._segment
         if segment is not None and not self._full and self._writer is not None:
-            part = Segment(len(segment.buffer))
+            part = Segment(segment.size)
             part.at, part.ops = segment.at, segment.ops
             part.buffer[: part.at] = segment.buffer[: part.at]
-            for held in list(self._out):
+            for held in list(self._out.values()):
                 if held.segment is segment and held.at < part.at:
                     held.nothing(part.buffer)
             self._say_header(whole=False)
@@ -632,7 +678,7 @@ class Log:
         try:
             self._put(fd, _finished(segment))
         finally:
-            if len(segment.buffer) == self._size:
+            if segment.size == self._size:
                 segment.clear()
                 self._free.put(segment)
 
@@ -666,7 +712,13 @@ class Log:
 
 
 UNTIMED = -(1 << 63)
-"""For `Log.access`: a line that has no time."""
+"""In place of a time: the line has none."""
+
+_FLAGS = {
+    (order, batch): bits << ORDER | TIMED | (BATCH if batch else 0)
+    for bits, order in enumerate(ORDERS)
+    for batch in (False, True)
+}
 
 _LIVES: dict[type, int] = {Alloc: ALLOC, Free: FREE, Touch: TOUCH}
 _TEXTS: dict[type, int] = {Record: RECORD, Wait: WAIT, Put: PUT, Get: GET}

@@ -25,92 +25,92 @@ Part = tuple[int | None, Ids, Ids]
 
 
 class _Pool:
-    """By block: the time of its latest decision and the line before it, and the time of its latest alloc. 0: never."""
+    """By block: when its latest copy was decided, and when it was allocated last. 0: never."""
 
-    __slots__ = ("born", "decided", "line")
+    __slots__ = ("born", "decided")
 
-    def __init__(self) -> None:
-        self.decided: Times = np.zeros(0, np.int64)
-        self.line: Times = np.zeros(0, np.int64)
-        self.born: Times = np.zeros(0, np.int64)
+    def __init__(self, size: int) -> None:
+        self.decided: Times = np.zeros(size, np.int64)
+        self.born: Times = np.zeros(size, np.int64)
 
     def hold(self, blocks: Ids) -> None:
         """Room for these blocks."""
-        need = int(blocks.max()) + 1
-        if need > len(self.born):
-            more = np.zeros(max(need, 2 * len(self.born)) - len(self.born), np.int64)
-            self.decided, self.line, self.born = (
-                np.concatenate((column, more)) for column in (self.decided, self.line, self.born)
-            )
+        more = np.zeros(int(blocks.max()) + 1, np.int64)
+        self.decided, self.born = np.concatenate((self.decided, more)), np.concatenate((self.born, more))
 
 
 class Plans:
-    """Under the sink's lock."""
+    """Under the sink's lock. Times are made of line numbers: an alloc that is line n at 2n, what was decided after line n
+    at 2n + 1.
+    """
 
     def __init__(self) -> None:
         self._pools: dict[str, _Pool] = {}
-        self._time = 0
+        self._any = False
+
+    def pool(self, name: str, blocks: int) -> None:
+        """A pool of so many blocks."""
+        if name not in self._pools:
+            self._pools[name] = _Pool(blocks)
 
     def decide(self, pool: str, blocks: Ids, line: int | None) -> None:
         """A copy of these blocks was decided after that line; without one there is nothing that could be planned at."""
         if line is not None:
-            made = self._pool(pool, blocks)
-            self._time += 1
-            made.decided[blocks] = self._time
-            made.line[blocks] = line
+            self._any = True
+            made = self._of(pool)
+            try:
+                made.decided[blocks] = 2 * line + 1
+            except IndexError:
+                made.hold(blocks)
+                made.decided[blocks] = 2 * line + 1
 
-    def alloc(self, pool: str, blocks: Ids) -> None:
-        """These blocks begin a new generation."""
-        made = self._pool(pool, blocks)
-        self._time += 1
-        made.born[blocks] = self._time
+    def alloc(self, pool: str, blocks: Ids, line: int | None) -> None:
+        """These blocks begin a new generation, at that line."""
+        made, time = self._of(pool), 2 * (line or 0)
+        try:
+            made.born[blocks] = time
+        except IndexError:
+            made.hold(blocks)
+            made.born[blocks] = time
 
     def of(self, copy: Copy) -> Iterator[Part]:
         """The lines that the copy is logged as: `planned`, its sources and its targets."""
-        sides = [
-            (made, blocks)
-            for name, blocks in ((copy.source, copy.sources), (copy.target, copy.targets))
-            if (made := self._pools.get(name)) is not None
-        ]
-        if not sides:
+        if not self._any:
             yield None, copy.sources, copy.targets
             return
-        latest = born = 0
-        line = -1
-        stale: npt.NDArray[np.bool_] | None = None
-        for made, blocks in sides:
+        sides = [self._times(copy.source, copy.sources), self._times(copy.target, copy.targets)]
+        first = max(int(sides[0][0][0]), int(sides[1][0][0]))  # most often all were decided at once
+        if not any(np.count_nonzero(born > first) + np.count_nonzero(decided > first) for decided, born in sides):
+            if not any(np.count_nonzero((born > decided) & (decided > 0)) for decided, born in sides):
+                yield (first >> 1 if first else None), copy.sources, copy.targets
+                return
+        yield from _apart(copy, sides)
+
+    def _times(self, pool: str, blocks: Ids) -> tuple[Times, Times]:
+        made = self._of(pool)
+        try:
+            return made.decided.take(blocks), made.born.take(blocks)
+        except IndexError:
             made.hold(blocks)
-            decided, births = made.decided.take(blocks), made.born.take(blocks)
-            if not decided.any():
-                born = max(born, int(births.max()))
-                continue
-            old = (births > decided) & (decided > 0)
-            if old.any():
-                stale = old if stale is None else stale | old
-            latest, born = max(latest, int(decided.max())), max(born, int(births.max()))
-            line = max(line, int(made.line.take(blocks).max()))
-        if stale is None:
-            yield (line if latest > born else None), copy.sources, copy.targets
-            return
-        yield from self._apart(copy, sides, stale)
+            return made.decided.take(blocks), made.born.take(blocks)
 
-    def _apart(self, copy: Copy, sides: list[tuple[_Pool, Ids]], stale: npt.NDArray[np.bool_]) -> Iterator[Part]:
-        """The stale pairs by their decision, the earlier one of a pair that has two, and the rest."""
-        when = np.full(len(stale), np.iinfo(np.int64).max)
-        for made, blocks in sides:
-            decided = made.decided[blocks]
-            late = (made.born[blocks] > decided) & (decided > 0)
-            np.minimum(when, np.where(late, made.line[blocks], when), out=when)
-        for line in np.unique(when[stale]).tolist():
-            yield line, copy.sources[when == line], copy.targets[when == line]
-        rest = ~stale
-        if rest.any():
-            part = Copy(copy.name, copy.source, copy.sources[rest], copy.target, copy.targets[rest])
-            yield from self.of(part)
-
-    def _pool(self, name: str, blocks: Ids) -> _Pool:
+    def _of(self, name: str) -> _Pool:
         found = self._pools.get(name)
         if found is None:
-            found = self._pools[name] = _Pool()
-        found.hold(blocks)
+            found = self._pools[name] = _Pool(0)
         return found
+
+
+def _apart(copy: Copy, sides: list[tuple[Times, Times]]) -> Iterator[Part]:
+    """The stale pairs by their decision, the earlier one of a pair that has two; then the rest."""
+    never = np.iinfo(np.int64).max
+    when = np.full(len(copy.sources), never)
+    for decided, born in sides:
+        np.minimum(when, np.where((born > decided) & (decided > 0), decided, never), out=when)
+    for time in np.unique(when[when < never]).tolist():
+        yield time >> 1, copy.sources[when == time], copy.targets[when == time]
+    rest = when == never
+    if rest.any():
+        latest = max(int(decided[rest].max()) for decided, _ in sides)
+        born = max(int(born[rest].max()) for _, born in sides)
+        yield (latest >> 1 if latest > born else None), copy.sources[rest], copy.targets[rest]

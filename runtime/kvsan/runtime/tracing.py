@@ -68,7 +68,8 @@ class Sink(Protocol):
         planned: int | None = None,
         step: int | None = None,
         site: str | None = None,
-    ) -> Any: ...
+    ) -> Any:
+        """Sets without ids are left out; without any there is no line."""
 
     def record(self, on: str, event: str, *, by: str) -> None: ...
 
@@ -123,6 +124,7 @@ class Traced:
         with self.sink.lock:
             made = self.inner.memory(pool, shape, host=host)
             self.sink.pool(self.prefix + pool, shape[1])
+            self.plans.pool(pool, shape[1])
             return made
 
     def host(self, name: str) -> Host:
@@ -221,7 +223,7 @@ class _TracedHost:
             self._host.copy(stream, copy)
             if not len(copy.targets):
                 return
-            site = self._site and self._site()
+            site = self._site() if self._site is not None else None
             for planned, sources, targets in self._plans.of(copy):
                 sink.access(
                     copy.name,
@@ -259,14 +261,12 @@ class _TracedHost:
             self._kernel(None, kernel)
 
     def _kernel(self, on: str | None, kernel: Kernel) -> None:
-        prefix = self._prefix
-        reads = {prefix + pool: ids for pool, ids in kernel.reads.items() if len(ids)}
-        writes = {prefix + pool: ids for pool, ids in kernel.writes.items() if len(ids)}
-        if reads or writes:
-            site = self._site and self._site()
-            self._sink.access(
-                kernel.name, by=self._by, on=on, reads=reads, writes=writes, step=kernel.step, site=site
-            )
+        reads, writes, prefix = kernel.reads, kernel.writes, self._prefix
+        if prefix:
+            reads = {prefix + pool: ids for pool, ids in reads.items()}
+            writes = {prefix + pool: ids for pool, ids in writes.items()}
+        site = self._site() if self._site is not None else None
+        self._sink.access(kernel.name, by=self._by, on=on, reads=reads, writes=writes, step=kernel.step, site=site)
 
     # ── lives ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -276,7 +276,7 @@ class _TracedHost:
             self._host.alloc(pool, blocks)
             if len(blocks):
                 sink.alloc(self._prefix + pool, blocks, by=self._by)
-                self._plans.alloc(pool, blocks)
+                self._plans.alloc(pool, blocks, sink.mark())
 
     def free(self, pool: str, blocks: Ids) -> None:
         sink = self._sink
