@@ -130,7 +130,7 @@ def bench_tracing_a_step(benchmark: BenchmarkFixture, note: Note, tmp_path: Path
     checked = session(tmp_path)
     both = session(tmp_path, trace=str(tmp_path / "both.kvt"))
     lines = session(tmp_path, trace=str(tmp_path / "lines.jsonl"), check=False)
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "bare": Engine(NullDevice(keep=False), blocks).step,
         "log": Engine(Traced(NullDevice(keep=False), log), blocks).step,
         "checked": Engine(checked.watch(NullDevice(keep=False)), blocks).step,

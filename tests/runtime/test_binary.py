@@ -198,6 +198,17 @@ def test_a_call_that_is_out_at_the_end(tmp_path: Path) -> None:
     assert [type(op) for op in read(tmp_path / "t.kvt")[1]] == [Poll, Put]
 
 
+def read_or_error(path: Path) -> tuple[Header, list[Op]] | None:
+    """`None`: there was an error, of one line."""
+    caught: list[TraceError] = []
+    try:
+        return read(path)
+    except TraceError as error:
+        caught.append(error)
+    assert "\n" not in str(caught[0])
+    return None
+
+
 # ── files that end early, or badly ────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -272,7 +283,7 @@ def test_damaged_and_salvaged(tmp_path: Path) -> None:
     _, start, end = [part for part in chunks(data) if part[0] == b"LINE"][2]
     for at in (start, start + 5, start + 9, start + CHUNK.size + 40, end - 1):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
-        with pytest.raises(TraceError, match="is damaged|is cut off"):
+        with pytest.raises(TraceError, match=r"is (damaged|cut off)"):
             read(path)
         with pytest.raises(TraceError):
             convert(str(path), str(saved))
@@ -293,12 +304,7 @@ def test_any_damage_is_one_clear_error(tmp_path: Path, seed: int) -> None:
     for at in rng.integers(0, len(data), 1 + seed % 3):
         data[at] ^= int(rng.integers(1, 256))
     path.write_bytes(data)
-    try:
-        after = read(path)
-    except TraceError as error:
-        assert "\n" not in str(error)
-    else:
-        assert after == before, f"seed {seed}"
+    assert read_or_error(path) in (before, None), f"seed {seed}"
 
 
 def test_what_is_no_log(tmp_path: Path) -> None:
@@ -326,10 +332,7 @@ def test_records_that_make_no_sense_under_a_good_sum(tmp_path: Path) -> None:
         body[int(rng.integers(len(body)))] = int(rng.integers(256))
         head = CHUNK.pack(tag, len(body), zlib.crc32(body), 10)
         path.write_bytes(data[:start] + head + body + data[end:])
-        try:
-            read(path)
-        except TraceError as error:
-            assert "\n" not in str(error)
+        read_or_error(path)
 
 
 # ── errors of the file ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -366,7 +369,7 @@ def test_a_run_without_a_line_leaves_no_file(tmp_path: Path) -> None:
 def test_converting_says_what_it_cannot(tmp_path: Path) -> None:
     path = tmp_path / "t.kvt"
     log_of(path)
-    with pytest.raises(TraceError, match="accepted: a name that ends in .jsonl, .jsonl.gz, .kvt"):
+    with pytest.raises(TraceError, match=r"accepted: a name that ends in \.jsonl, \.jsonl\.gz, \.kvt"):
         convert(str(path), str(tmp_path / "t.json"))
     with pytest.raises(TraceError, match="is the trace that is read"):
         convert(str(path), str(path))

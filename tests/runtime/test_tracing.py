@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +113,8 @@ def test_each_call_has_its_line(run: Run) -> None:
         "host drop done#1",
     ]
     assert run.inner.calls is not None
-    assert [call[1] for call in run.inner.calls] == (
-        "alloc launch record wait copy put get query query sync work free touch drop".split()
-    )
+    calls = "alloc launch record wait copy put get query query sync work free touch drop"
+    assert " ".join(call[1] for call in run.inner.calls) == calls
     assert run.header.pools == {"gpu": 64, "cpu": 32}
     assert list(run.header.streams) == ["compute", "load", "store"]
 
@@ -321,7 +319,9 @@ def test_generations_against_the_rule(tmp_path: Path, seed: int) -> None:
     """Random lives, decisions and copies: GEN is reported of exactly the blocks that the rule names, block by block."""
     rng = np.random.default_rng(seed)
     run = Run(tmp_path / "t.kvt")
-    host, decided, born, wrong = run.host, {}, {}, set()
+    host, wrong = run.host, set()
+    decided: dict[int, int] = {}
+    born: dict[int, int] = {}
     host.record("compute", "e")
     for now in range(1, 60):
         blocks = rng.permutation(12)[: rng.integers(1, 6)]

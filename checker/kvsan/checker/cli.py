@@ -177,9 +177,7 @@ def convert_command(trace: str, output: str, salvage: bool) -> None:
 
     try:
         with bar([trace], bytes_known=False) as move:
-            count = convert(
-                trace, output, salvage=salvage, progress=None if move is None else lambda ops: move(0, ops)
-            )
+            count = convert(trace, output, salvage=salvage, progress=None if move is None else lambda ops: move(0, ops))
     except TraceError as error:
         _complain(error)
         raise SystemExit(Exit.BAD_INPUT) from None

@@ -32,13 +32,16 @@ def convert(source: str, target: str, *, salvage: bool = False, progress: Callab
     `salvage`: as of `open_trace`. `progress` is called with the number of ops written, every thousand ops.
     """
     if not target.endswith(SUFFIXES):
-        raise TraceError(target, 0, "does not say by its name what to write", "a name that ends in " + ", ".join(SUFFIXES))
+        raise TraceError(
+            target, 0, "does not say by its name what to write", "a name that ends in " + ", ".join(SUFFIXES)
+        )
     if source != "-" and Path(target).exists() and Path(target).samefile(source):
         raise TraceError(target, 0, "is the trace that is read", "another file")
     part = Path(target).with_name(f".part.{Path(target).name}")
     try:
         with open_trace(source, salvage=salvage) as trace:
-            trace = trace if progress is None else trace.watched(progress)
+            if progress is not None:
+                trace.watched(progress)
             count = (_to_binary if is_binary(target) else _to_lines)(trace, part)
         part.replace(target)
     except OSError as error:

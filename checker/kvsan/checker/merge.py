@@ -30,9 +30,8 @@ import numpy as np
 from kvsan.checker.merge_logs import Hashes, Log, find_line, read_log
 from kvsan.checker.merge_names import Names, merged_header, name_all
 from kvsan.checker.trace import Header, TraceError, TraceWriter, open_trace
-from kvsan.checker.trace.reader import document
 from kvsan.checker.trace.keys import clip
-
+from kvsan.checker.trace.reader import document
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,7 @@ Names of agents are few and are kept; names of events and tokens may be as many 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 

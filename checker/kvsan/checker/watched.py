@@ -50,6 +50,7 @@ class ToLog(ToRecorder):
         self.put, self.get, self.drop = log.put, log.get, log.drop  # type: ignore[assignment]
         self.alloc, self.free, self.touch = log.alloc, log.free, log.touch  # type: ignore[assignment]
 
+
 def watch(session: Session, device: Device, *, sites: bool = False) -> Device:
     """The device, traced. A further one's names begin with its number: `2.gpu`."""
     recorder = session.recorder

@@ -1,4 +1,4 @@
-"""The binary log: a run's ops as bytes, at the least cost in the engine's thread. `kvsan convert` makes JSON lines of it.
+"""The binary log: a run's ops as bytes, at little cost in the engine's thread. `kvsan convert` makes JSON lines of it.
 
 A line is packed into a segment of a preallocated ring (ids by one copy into it, no Python object a block); a full
 segment is written by a thread of its own, so that the engine meets the disk only when the whole ring is waiting for
@@ -32,7 +32,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty, LifoQueue, SimpleQueue
 from types import TracebackType
 from typing import Any, cast
 
@@ -64,7 +64,9 @@ MAGIC = b"\x89KVSAN\r\n" + VERSION.to_bytes(4, "little")
 CHUNK = struct.Struct("<4sIII")
 HEAD, LINES = b"HEAD", b"LINE"
 
-NAME, ACCESS, RECORD, WAIT, SYNC_EVENT, SYNC_STREAM, SYNC_DEVICE, NO, YES, PUT, GET, ALLOC, FREE, TOUCH, DROP = range(15)
+NAME, ACCESS, RECORD, WAIT, SYNC_EVENT, SYNC_STREAM, SYNC_DEVICE, NO, YES, PUT, GET, ALLOC, FREE, TOUCH, DROP = range(
+    15
+)
 """Kinds of record. `NO` and `YES` are polls by their answer; a `NO` stands for a failed sync too (of a stream or a
 device: `PUT` of a token that nobody takes)."""
 
@@ -85,8 +87,8 @@ NOBODY = 0xFFFF
 LABELS = 1 << 15
 """So many names may be labels and sites; further ones are spelt out. The rest are threads, streams and pools."""
 
-SEGMENT = 1 << 20
-RING = 8
+SEGMENT = 1 << 18
+RING = 32
 FLUSH_NS = 1_000_000_000
 STAYED_ON = "kvsan stayed on"
 
@@ -181,7 +183,7 @@ class Log:
         self._size = segment
         self._names: dict[str | None, int] = {None: NOBODY}
         self._dirty = True
-        self._free: SimpleQueue[Segment] = SimpleQueue()
+        self._free: LifoQueue[Segment] = LifoQueue()  # the one that was written last is still in the caches
         for _ in range(ring):
             self._free.put(Segment(segment))
         self._segment: Segment | None = None
@@ -292,7 +294,20 @@ class Log:
                 segment = self._turn(need, t)
             buffer, words, at = segment.buffer, segment.words, segment.at
             FULL.pack_into(
-                buffer, at, ACCESS, flags, by_id, on_id, label_id, t, reading, len(sets) - reading, site_id, 0, planned, step
+                buffer,
+                at,
+                ACCESS,
+                flags,
+                by_id,
+                on_id,
+                label_id,
+                t,
+                reading,
+                len(sets) - reading,
+                site_id,
+                0,
+                planned,
+                step,
             )
             at += FULL.size
             for pool, blocks in sets:
@@ -767,7 +782,5 @@ def _chunk(tag: bytes, data: bytes) -> bytes:
 def _finished(segment: Segment) -> memoryview:
     """The segment as a chunk."""
     whole = memoryview(segment.buffer)[: segment.at]
-    CHUNK.pack_into(
-        segment.buffer, 0, LINES, segment.at - CHUNK.size, zlib.crc32(whole[CHUNK.size :]), segment.ops
-    )
+    CHUNK.pack_into(segment.buffer, 0, LINES, segment.at - CHUNK.size, zlib.crc32(whole[CHUNK.size :]), segment.ops)
     return whole

@@ -5,7 +5,7 @@ wrong generation. Blocks of one copy may have been decided at different lines. S
 whether a block was allocated after its copy was decided:
 
 - none was: the latest decision stands for all; if a block without a decision was allocated after it, none is given;
-- some were: the copy is logged in parts, those blocks with their own decision, the rest as above. A part is whole pairs.
+- some were: the copy is logged in parts of whole pairs, those blocks with their own decision, the rest as above.
 
 Relies on: `Host.plan` being called when a block's copy is decided, after the alloc of what it is decided for. A
 decision stands until the next one of that block. Does not cover: decisions that are carried out by a kernel.
@@ -40,8 +40,8 @@ class _Pool:
 
 
 class Plans:
-    """Under the sink's lock. Times are made of line numbers: an alloc that is line n at 2n, what was decided after line n
-    at 2n + 1.
+    """Under the sink's lock. Times are made of line numbers: an alloc that is line n is at 2n, what was decided after
+    line n at 2n + 1.
     """
 
     def __init__(self) -> None:
@@ -79,11 +79,15 @@ class Plans:
             yield None, copy.sources, copy.targets
             return
         sides = [self._times(copy.source, copy.sources), self._times(copy.target, copy.targets)]
-        first = max(int(sides[0][0][0]), int(sides[1][0][0]))  # most often all were decided at once
-        if not any(np.count_nonzero(born > first) + np.count_nonzero(decided > first) for decided, born in sides):
-            if not any(np.count_nonzero((born > decided) & (decided > 0)) for decided, born in sides):
-                yield (first >> 1 if first else None), copy.sources, copy.targets
-                return
+        one = max(int(decided[0]) for decided, _ in sides)  # most often all were decided at once
+        if not any(
+            np.count_nonzero(born > one)
+            or np.count_nonzero(decided > one)
+            or np.count_nonzero((born > decided) & (decided > 0))
+            for decided, born in sides
+        ):
+            yield (one >> 1 if one else None), copy.sources, copy.targets
+            return
         yield from _apart(copy, sides)
 
     def _times(self, pool: str, blocks: Ids) -> tuple[Times, Times]:

@@ -9,12 +9,12 @@
   were issued, and what they touch would be missed;
 - an access to no block leaves none.
 
-A host's name is its design's: the main thread is `host` (`kvsan.model.design.MAIN`). A copy is one access with reads and
-writes of its two pools, `batch`, labelled by its name; a kernel one access. Each item put in a queue is one token, which
-travels with it. `planned` of a copy is the line at which `Host.plan` said that it was decided (`plans.py`).
+A host's name is its design's: the main thread is `host` (`kvsan.model.design.MAIN`). A copy is one access with reads
+and writes of its two pools, `batch`, labelled by its name; a kernel one access. Each item put in a queue is one token,
+which travels with it. `planned` of a copy is the line at which `Host.plan` said that it was decided (`plans.py`).
 
-Id sets stay the engine's arrays; the sink copies them. What a sink does with lines is its own: this module knows neither
-the log (`binary.py`) nor the checker.
+Id sets stay the engine's arrays; the sink copies them. What a sink does with lines is its own: this module knows
+neither the log (`binary.py`) nor the checker.
 
 Relies on: streams that ignore the legacy default stream (CUDA's non-blocking ones); a stream of another kind is told to
 the sink by whoever made it. Does not cover: memory that is touched past the device, devices that are closed (`close`
@@ -331,7 +331,8 @@ class Tee:
         return self._first.mark()
 
     def stream(self, name: str) -> str:
-        return [sink.stream(name) for sink in self._all][0]
+        first, *_ = [sink.stream(name) for sink in self._all]
+        return first
 
     def blocking(self, *, event: str, by: str) -> AbstractContextManager[Any]:
         return _Blocking(self.lock, [sink.blocking(event=event, by=by) for sink in self._all])

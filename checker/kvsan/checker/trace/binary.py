@@ -54,7 +54,9 @@ class BinaryLog:
             raise TraceError(self.name, 0, "is no kvsan log, though it begins like one", "a whole log, or JSON lines")
         if start != form.MAGIC:
             version = int.from_bytes(start[8:], "little")
-            wrong = f"is a log of version {version}" if len(start) == len(form.MAGIC) else "is cut off in its first bytes"
+            wrong = (
+                f"is a log of version {version}" if len(start) == len(form.MAGIC) else "is cut off in its first bytes"
+            )
             raise TraceError(self.name, 0, wrong, f"version {form.VERSION}")
         end = file.seek(0, io.SEEK_END)
         at, ops, header = len(form.MAGIC), 0, b""
@@ -99,7 +101,7 @@ class BinaryLog:
         """The ops, once."""
         names: dict[int, str] = {}
         ops = 0
-        for at, size, total, count in self._chunks:
+        for at, size, total, _ in self._chunks:
             self._file.seek(at)
             data = self._file.read(size)
             if zlib.crc32(data) != total:
@@ -110,7 +112,9 @@ class BinaryLog:
                     ops += 1
                     yield line
             except (struct.error, LookupError, ValueError, TypeError, RecursionError) as error:
-                raise TraceError(self.name, 0, f"has a record that cannot be read, after op {ops} ({error})", ACCEPTED) from None
+                raise TraceError(
+                    self.name, 0, f"has a record that cannot be read, after op {ops} ({error})", ACCEPTED
+                ) from None
 
 
 def _spooled(file: io.BufferedIOBase) -> io.BufferedIOBase:
