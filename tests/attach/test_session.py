@@ -232,7 +232,7 @@ def test_a_trace_that_was_cut_off_reads_and_is_not_clean(tmp_path: Path, suffix:
     session = Session(quiet(tmp_path, trace=str(path)))
     run(session, fenced=True)
     trace = session._trace
-    assert trace is not None
+    assert isinstance(trace, TraceFile)
     trace.flush()
     run(session, fenced=True)  # never written
     trace.abandon()
@@ -516,7 +516,7 @@ def test_a_trace_does_not_wait_for_ever(
     monkeypatch.setattr(tracefile, "WAITING", 10_000 if long else 1 << 24)
     session = Session(quiet(tmp_path, trace=str(tmp_path / "t.jsonl")))
     recorder, trace = session.recorder, session._trace
-    assert trace is not None
+    assert isinstance(trace, TraceFile)
     recorder.pool("gpu", 8)
     recorder.access("fill", on="s", writes={"gpu": [1]}, by="h0")
     out = recorder.blocking(stream="s", by="h0")

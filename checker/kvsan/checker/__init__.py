@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kvsan.checker.attach.declare import access, register_pool
+    from kvsan.checker.debug import debug
     from kvsan.checker.judge import Report, check, check_trace
     from kvsan.checker.online import Online
     from kvsan.checker.trace import Trace, TraceError, TraceWriter, open_trace
@@ -35,12 +36,14 @@ __all__ = [
     "access",
     "check",
     "check_trace",
+    "debug",
     "open_trace",
     "register_pool",
 ]
 
 _HOMES = {
     "attach.declare": ("access", "register_pool"),
+    "debug": ("debug",),
     "judge": ("Report", "check", "check_trace"),
     "online": ("Online",),
     "trace": ("Trace", "TraceError", "TraceWriter", "open_trace"),

@@ -1,5 +1,5 @@
-"""The command line: `kvsan check | explain | info | merge | demo`, and from `design_cli` `verify | repair | diff |
-designs`. Thin: every command calls one function and prints.
+"""The command line: `kvsan check | explain | info | merge | convert | demo`, and from `design_cli` `verify | repair |
+diff | designs`. Thin: every command calls one function and prints.
 
 Exit status of `check`: `verdict.Exit`. Bad input or usage is 2, with one line on stderr; Ctrl-C is 130; a fault of
 our own is 70 and says so, since 1 means "hazards" and nothing else.
@@ -46,7 +46,7 @@ _assume = click.option(
 def cli() -> None:
     """Finds races on reused KV-cache blocks: a sanitizer for stream ordering in LLM serving engines.
 
-    check, explain, info, merge and demo look at recorded runs; verify, repair, diff and designs at protocols.
+    check, explain, info, merge, convert and demo look at recorded runs; verify, repair, diff and designs at protocols.
     """
 
 
@@ -162,6 +162,26 @@ def merge_command(traces: tuple[str, ...], output: str) -> None:
     for note in merged.notes:
         click.echo(f"note: {note}", err=True)
     click.echo(f"{output}: {merged.ops:,} ops of {len(traces)} traces", err=True)
+
+
+@cli.command(name="convert", epilog="Example:  kvsan convert run.kvt run.jsonl.gz")
+@click.argument("trace")
+@click.argument("output")
+@click.option("--salvage", is_flag=True, help="Of a binary log that is damaged or cut off, keep what is whole.")
+def convert_command(trace: str, output: str, salvage: bool) -> None:
+    """Convert a trace: JSON lines (.jsonl, .jsonl.gz) or the binary log (.kvt), with nothing lost.
+
+    OUTPUT's name says which it will be. check, explain, info and merge read either.
+    """
+    from kvsan.checker.convert import convert
+
+    try:
+        with bar([trace], bytes_known=False) as move:
+            count = convert(trace, output, salvage=salvage, progress=None if move is None else lambda ops: move(0, ops))
+    except TraceError as error:
+        _complain(error)
+        raise SystemExit(Exit.BAD_INPUT) from None
+    click.echo(f"{output}: {count:,} ops", err=True)
 
 
 @cli.command(name="demo", epilog="Example:  kvsan demo")

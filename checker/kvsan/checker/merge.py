@@ -31,8 +31,7 @@ from kvsan.checker.merge_logs import Hashes, Log, find_line, read_log
 from kvsan.checker.merge_names import Names, merged_header, name_all
 from kvsan.checker.trace import Header, TraceError, TraceWriter, open_trace
 from kvsan.checker.trace.keys import clip
-
-_decode = msgspec.json.decode
+from kvsan.checker.trace.reader import document
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,7 @@ class _Weaver:
             return
         self._done[log] += 1
         try:
-            line = self._heads[log] = _decode(raw)
+            line = self._heads[log] = dict(document(raw))
             what, t = line["op"], line.get("t")
             token = line["token"] if what == "get" else None
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError):

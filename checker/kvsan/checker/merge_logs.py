@@ -7,14 +7,13 @@ Names of agents are few and are kept; names of events and tokens may be as many 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from kvsan.checker.recent import SPENT_TOKENS, Recent
 from kvsan.checker.trace import Header, Trace, open_trace
+from kvsan.checker.trace.reader import document
 from kvsan.model.ops import Access, Device, Drop, Get, Op, Poll, Put, Record, Sync, Wait
 
 Hashed = npt.NDArray[np.int64]
@@ -138,7 +137,7 @@ def find_line(path: str, op: str, tokens: Hashes) -> tuple[int, str]:
     """The first line of a log with a put or get of one of the tokens, and that token."""
     with open_trace(path) as trace:
         for number, raw in enumerate(trace.lines, 2):
-            line: Any = msgspec.json.decode(raw) if isinstance(raw, bytes) else raw
+            line = document(raw)
             if line["op"] == op and line["token"] in tokens:
                 return number, line["token"]
     return 0, ""

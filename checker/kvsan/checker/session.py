@@ -3,6 +3,7 @@
     from kvsan.checker import session
     session.start_if_asked()          # what a plugin calls; does nothing without KVSAN=1
     debug = session.start(Options())  # or from code; the second call gives the first one's session
+    device = session.debug(device)    # a device of `kvsan.runtime`; `kvsan.checker.debug` is the same at less cost
 
 One line at the start; each new sort of hazard as it is found; a summary with the ledger at exit and on SIGTERM. A
 process with hazards ends with status `exitcode`, set at the very end of the interpreter so that every other exit
@@ -23,8 +24,9 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
     import msgspec
@@ -37,6 +39,8 @@ except ModuleNotFoundError as error:
 from kvsan.checker import options as opts
 from kvsan.checker import suppressions as known
 from kvsan.checker.attach.recorder import Recorder, Sink
+from kvsan.checker.binaryfile import BinaryTrace
+from kvsan.checker.convert import is_binary
 from kvsan.checker.incident import Ring
 from kvsan.checker.live import Finding, KvsanHazard, LiveCheck
 from kvsan.checker.manners import LastWord, Log, exits_with, numbered, on_sigterm, own_path
@@ -46,7 +50,10 @@ from kvsan.checker.summary import Summary, header_of, marked, summarise
 from kvsan.checker.suppressions import Suppressions
 from kvsan.checker.tracefile import TraceFile
 
-__all__ = ["KvsanHazard", "Options", "Session", "current", "start", "start_if_asked"]
+if TYPE_CHECKING:
+    from kvsan.runtime.device import Device
+
+__all__ = ["KvsanHazard", "Options", "Session", "current", "debug", "start", "start_if_asked"]
 
 SIGTERM_WAIT = 10
 """Seconds that a SIGTERM waits for what is being written."""
@@ -65,6 +72,8 @@ class Session:
         self._suppressions = suppressions or (
             known.read(self.options.suppressions) if self.options.suppressions else Suppressions()
         )
+        self.ops: Callable[[], int] | None = None
+        """How many lines there are, where they do not pass through the recorder."""
         self._closers: list[Callable[[], None]] = []
         self._forked = False
         self._listen()
@@ -80,7 +89,8 @@ class Session:
         self._said: dict[str, Any] | None = None
         self._writers: list[threading.Thread] = []
         sinks: list[Sink] = []
-        self._trace = TraceFile(own_path(given.trace), self._header) if given.trace else None
+        kind = BinaryTrace if is_binary(given.trace) else TraceFile
+        self._trace = kind(own_path(given.trace), self._header) if given.trace else None
         if self._trace is not None:
             sinks.append(self._trace)
         self._ring = None
@@ -108,7 +118,8 @@ class Session:
     def summary(self) -> Summary:
         with self.recorder.lock:
             name = f"process {self.pid}"
-            return summarise(self.recorder, self.check, name, self.incidents, inherited=self._forked)
+            seen = summarise(self.recorder, self.check, name, self.incidents, inherited=self._forked)
+            return seen if self.ops is None else replace(seen, ops=self.ops())
 
     def close(self) -> Summary:
         """Ends the session: nothing is hooked any more, files are closed. Again: the same summary."""
@@ -136,6 +147,17 @@ class Session:
                     self._trace.flush_now()
             finally:
                 self.recorder.lock.release()
+
+    @property
+    def trace(self) -> TraceFile | BinaryTrace | None:
+        """What the option `trace` asked for."""
+        return self._trace
+
+    def watch(self, device: Device, *, sites: bool = False) -> Device:
+        """The device, with a log of every call that goes to this session (`watched.py`)."""
+        from kvsan.checker.watched import watch
+
+        return watch(self, device, sites=sites)
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -299,6 +321,14 @@ def start_if_asked() -> Session | None:
     except opts.OptionsError as error:
         print(f"kvsan: {error}", file=sys.stderr, flush=True)
         raise SystemExit(2) from None
+
+
+def debug(device: Device, *, sites: bool = False) -> Device:
+    """The switch for an engine that is given a device: without `KVSAN=1` the device itself, with it one that logs every
+    call to the process's session. Options that cannot be understood end the process, with status 2.
+    """
+    session = start_if_asked()
+    return device if session is None else session.watch(device, sites=sites)
 
 
 def _at_exit() -> None:

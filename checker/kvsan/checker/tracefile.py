@@ -26,6 +26,7 @@ from kvsan.checker.attach.around import nothing
 from kvsan.checker.trace.header import Expects, Header
 from kvsan.checker.trace.writer import op_document
 from kvsan.model.ops import Op, Stream, Sync
+from kvsan.runtime.binary import STAYED_ON
 
 ROOM = 1 << 16
 """Bytes of line 1, for the header and its growth."""
@@ -37,7 +38,6 @@ WAITING = 1 << 24
 """Bytes of lines that wait for a blocking call to return."""
 
 FLUSH_NS = 1_000_000_000
-STAYED_ON = "kvsan stayed on"
 
 _encode = msgspec.json.Encoder().encode
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -112,6 +113,12 @@ def accepted_keys(op: str) -> str:
     """`"record" has op, by, on, event` with optional keys in brackets."""
     keys = {"op": (str, True)} | _EVERY | _KEYS[op]
     return f'"{op}" has ' + ", ".join(key if must else f"[{key}]" for key, (_, must) in keys.items())
+
+
+@cache
+def keys_of(op: str) -> frozenset[str]:
+    """Every key that a line of this op may have."""
+    return frozenset({"op"} | _EVERY.keys() | _KEYS[op].keys())
 
 
 def explain_line(raw: bytes) -> Any:

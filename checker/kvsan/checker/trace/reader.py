@@ -1,4 +1,5 @@
-"""Reads a trace line by line: from a file (plain or gzip, told apart by its first bytes), from stdin, or from objects.
+"""Reads a trace line by line: from a file (plain, gzip or a binary log, told apart by the first bytes), from stdin, or
+from objects.
 
 Memory is bounded by the longest line (refused beyond `MAX_LINE`) and by the tokens still to be taken, never by the
 length of the trace. Whatever is wrong with the input is one `TraceError`. The reader checks what one line and the
@@ -20,9 +21,13 @@ from typing import Any, cast
 import msgspec
 
 from kvsan.checker.recent import SPENT_TOKENS, Recent
+from kvsan.checker.trace.binary import BinaryLog, not_whole
 from kvsan.checker.trace.header import MAX_AGENTS, Header, TraceError, header_from, parse_header
-from kvsan.checker.trace.keys import DECODE, LineError, accepted_keys, clip, explain_line, refuse_doubles
+from kvsan.checker.trace.keys import DECODE, LineError, accepted_keys, clip, explain_line, keys_of, refuse_doubles
+from kvsan.checker.trace.line import Line
+from kvsan.checker.trace.writer import op_document
 from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Poll, Put, Record, Sync, Touch, Wait
+from kvsan.runtime.binary import MAGIC
 
 MAX_LINE = 64 << 20
 """Bytes. A forward that names a million scattered blocks twice is 16 MB."""
@@ -43,16 +48,21 @@ CACHED_IDS = 1 << 12
 """Characters up to which a list of ids is remembered."""
 
 _GZIP = b"\x1f\x8b"
+Raw = bytes | Mapping[str, Any] | Line
 
 
 class Trace:
-    """A header and its ops, to be iterated once: as ops, or as the `lines` after the header.
+    """A header and its ops, to be iterated once: as ops, or as the `lines` after the header (`Raw`).
 
     `name` is what messages call it; `bytes_read()` is for a progress bar.
     """
 
     def __init__(
-        self, name: str, header: Header, lines: Iterable[bytes | Mapping[str, Any]], bytes_read: Callable[[], int]
+        self,
+        name: str,
+        header: Header,
+        lines: Iterable[Raw],
+        bytes_read: Callable[[], int],
     ) -> None:
         self.name = name
         self.header = header
@@ -66,6 +76,18 @@ class Trace:
         return self
 
     def __iter__(self) -> Iterator[Op]:
+        return (op for op, _ in self._both())
+
+    def whole(self) -> Iterator[Line]:
+        """The ops with the keys that this version does not know, to be written again."""
+        for op, raw in self._both():
+            if isinstance(raw, Line):
+                yield Line(op, raw.more)
+            else:
+                known = keys_of(type(op).__name__.lower())
+                yield Line(op, {key: value for key, value in document(raw).items() if key not in known})
+
+    def _both(self) -> Iterator[tuple[Op, Raw]]:
         builder = _Builder(self.header)
         number = 1
         for raw in self.lines:
@@ -73,20 +95,35 @@ class Trace:
             if self._watch is not None and not number % 1000:
                 self._watch(number - 1)
             try:
-                yield builder.build(number - 2, raw)
+                yield builder.build(number - 2, raw), raw
             except LineError as error:
                 raise TraceError(self.name, number, error.wrong, error.accepted) from None
 
 
+def document(raw: Raw) -> Mapping[str, Any]:
+    """A line as a JSON object, as it stands."""
+    if isinstance(raw, Line):
+        return {**op_document(raw.op), **raw.more}
+    decoded: Mapping[str, Any] = msgspec.json.decode(raw) if isinstance(raw, bytes) else raw
+    return decoded
+
+
 @contextmanager
-def open_trace(path: str | Path) -> Iterator[Trace]:
-    """Opens a trace file (`-` is stdin). Raises `TraceError`, here or while the ops are read."""
+def open_trace(path: str | Path, *, salvage: bool = False) -> Iterator[Trace]:
+    """Opens a trace file (`-` is stdin). Raises `TraceError`, here or while the ops are read.
+
+    `salvage`: of a binary log that is damaged or cut off, the ops before that; its header says that they are not all.
+    """
     name = str(path)
     with _open(name) as file:
         try:
             start = file.peek(1)[:1]
         except OSError as error:
             raise TraceError(name, 0, f"cannot be read ({error.strerror})", "a readable trace file") from None
+        if start == MAGIC[:1]:
+            log = BinaryLog(name, file, salvage=salvage)
+            yield Trace(name, not_whole(log.header) if log.left_out else log.header, log.lines(), log.bytes_read)
+            return
         zipped = start == _GZIP[:1]  # no JSON text starts so, and a pipe may hold no second byte yet
         if name.endswith(".gz") and not zipped:
             wrong = "is not gzip, though it is named so" if start else "is empty"
@@ -179,8 +216,10 @@ class _Builder:
         self._live: set[str] = set()
         self._spent: Recent[str, bool] = Recent(SPENT_TOKENS)
 
-    def build(self, index: int, raw: bytes | Mapping[str, Any]) -> Op:
+    def build(self, index: int, raw: Raw) -> Op:
         line: Any
+        if isinstance(raw, Line):
+            return self._look(index, raw.op)
         text = raw if isinstance(raw, bytes) else msgspec.json.encode(raw)
         try:
             line = DECODE(text)
@@ -192,6 +231,17 @@ class _Builder:
         if line.by not in self._threads:
             self.meet(self._threads, line.by)
         return _BUILD[kind](self, line, index)
+
+    def _look(self, index: int, op: Op) -> Op:
+        """An op that needs no decoding meets the same checks."""
+        if op.by not in self._threads:
+            self.meet(self._threads, op.by)
+        if isinstance(op, Alloc | Free | Touch):
+            if self.blocks(op.pool, op.blocks).repeats:
+                raise LineError("names a block twice", "each block once")
+            return op
+        _BUILD[type(op).__name__.lower()](self, op, index)
+        return op
 
     def meet(self, known: set[str], name: str) -> None:
         """A host thread or a stream that was not seen before."""
@@ -265,13 +315,13 @@ class _Builder:
             )
         return Get(line.by, line.token, line.t)
 
-    def blocks(self, pool: str, ids: str) -> Blocks:
+    def blocks(self, pool: str, ids: str | Blocks) -> Blocks:
         size = self._pools.get(pool)
         if size is None:
             known = ", ".join(self._pools) or "it has none"
             raise LineError(f'names pool "{clip(pool)}"', f"a pool of the header: {known}")
         try:
-            blocks = _blocks(ids)
+            blocks = _blocks(ids) if isinstance(ids, str) else ids
         except ValueError as error:
             raise LineError(f'has bad ids for pool "{clip(pool)}": {error}', 'ranges such as "1-4,9"') from None
         if blocks.end > size:

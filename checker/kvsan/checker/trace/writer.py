@@ -59,8 +59,9 @@ class TraceWriter:
                 self._file = cast(BinaryIO, self._closing.enter_context(zipped))
         self.write_object(header.document())
 
-    def write(self, op: Op) -> None:
-        self.write_object(op_document(op))
+    def write(self, op: Op, more: Mapping[str, Any] | None = None) -> None:
+        """`more`: further keys of the line."""
+        self.write_object({**op_document(op), **more} if more else op_document(op))
 
     def write_object(self, line: Mapping[str, Any]) -> None:
         """A line that is an object of `TRACE.md` already."""
