@@ -1,0 +1,204 @@
+"""Which ready op a simulated machine runs next: policies as values, and the chooser that follows one.
+
+A policy only picks among what CUDA allows; none can break an order. When the host has to wait for something, every
+policy lets the machine go on until that is complete.
+
+`fair`: a random ready op, in random parts; now and then a stream is slow for a while. `early`, `late`: the same, but the
+source of an `any` copy is read as early or as late as allowed. `starve`: a stream runs only when nothing else can.
+`lazy`: nothing runs before the host waits for it. `eager`: everything runs at once, so in program order. `hold`: one op
+waits for a later one, and everything else is eager: that is how a reported pair is shown to be real.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from kvsan.runtime.device.tasks import ALL, ONE, SOME, How, Task
+from kvsan.runtime.device.timeline import Timeline
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Op `earlier` runs after op `until` has run. `begun`: all its parts but the last may run before."""
+
+    earlier: int
+    until: int
+    begun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """`pace`: the chance of running one thing more where the host lets the machine run (0: nothing before it has to, 1:
+    all). `split`: the chance that an op is not run to its end at once. `oldest`: the ready op that was issued first,
+    not a random one. `starved`: streams that run when nothing else can. `sources`: when the source of an `any` copy is read.
+    """
+
+    name: str
+    pace: float = 0.5
+    split: float = 0.5
+    oldest: bool = False
+    starved: tuple[str, ...] = ()
+    sources: Literal["random", "early", "late"] = "random"
+    held: Hold | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+FAIR = Policy("fair")
+EARLY = Policy("early", sources="early")
+LATE = Policy("late", sources="late")
+LAZY = Policy("lazy", pace=0, split=0, oldest=True, sources="late")
+EAGER = Policy("eager", pace=1, split=0, oldest=True, sources="late")
+POLICIES = {policy.name: policy for policy in (FAIR, EARLY, LATE, LAZY, EAGER)}
+
+
+def starve(*streams: str) -> Policy:
+    """These streams run only when nothing else can."""
+    return Policy(f"starve:{','.join(streams)}", starved=streams)
+
+
+def hold(earlier: int, until: int, *, begun: bool = False) -> Policy:
+    """Op number `earlier` waits until op number `until` has run, or (its source racing) has read. Legal if they are unordered;
+    if the host waits for `earlier` first, it runs, and `Simulated.forced` says so."""
+    name = f"hold:{earlier},{until}" + (",begun" if begun else "")
+    return Policy(name, pace=1, split=0, oldest=True, sources="late", held=Hold(earlier, until, begun))
+
+
+def policy(text: str) -> Policy:
+    """The policy of that name: `fair`, `starve:load`, `hold:12,40`, … Raises `ValueError`."""
+    if text in POLICIES:
+        return POLICIES[text]
+    kind, _, rest = text.partition(":")
+    words = rest.split(",")
+    if kind == "starve" and all(words):
+        return starve(*words)
+    if (
+        kind == "hold"
+        and len(words) >= 2
+        and all(word.isdecimal() for word in words[:2])
+        and words[2:] in ([], ["begun"])
+    ):
+        return hold(int(words[0]), int(words[1]), begun=len(words) == 3)
+    known = ", ".join([*POLICIES, "starve:STREAM[,STREAM…]", "hold:EARLIER,LATER[,begun]"])
+    raise ValueError(f"{text!r} is no policy; there are {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class Forced:
+    """A held op ran too early all the same. `why` names the call."""
+
+    op: int
+    why: str
+
+
+class Move(NamedTuple):
+    """Something that may happen now: a task runs, or its source is read ahead."""
+
+    task: Task
+    ahead: bool
+
+
+class Chosen(NamedTuple):
+    """A move by its place in the list, and how much of it. `few`: how many parts less one, if that is not random."""
+
+    index: int
+    how: How
+    few: int | None = None
+
+
+SLOW = (1.0, 1.0, 1.0, 0.25, 0.02)
+"""How slow a stream may be for a while."""
+MOODS = 1 / 64
+"""How often, for each choice, a stream's slowness changes."""
+
+
+class Chooser:
+    """Follows a policy, from a seed."""
+
+    def __init__(self, policy: Policy, seed: int, timeline: Timeline) -> None:
+        self.policy, self.forced = policy, list[Forced]()
+        self._timeline = timeline
+        self._random = random.Random(f"{seed} device").random
+        self._slow: dict[str, float] = {}
+
+    def pick(self, options: int) -> int:
+        """A random number below `options`."""
+        return int(self._random() * options)
+
+    def choose(self, moves: list[Move], needed: Callable[[], dict[str, int]] | None, why: str) -> Chosen | None:
+        """One of the moves, or none. `needed`: the host waits, so one must be chosen; up to where in each stream must be
+        complete in the end."""
+        policy = self.policy
+        held = policy.held
+        if held is not None:
+            for index, move in enumerate(moves):
+                if move.ahead and move.task.number == held.until:
+                    return Chosen(index, ALL)
+        if policy.sources == "early":
+            for index, move in enumerate(moves):
+                if move.ahead:
+                    return Chosen(index, ALL)
+        own = [i for i, move in enumerate(moves) if not move.ahead or policy.sources == "random"]
+        free = [i for i in own if moves[i].task.stream not in policy.starved]
+        last = -1
+        if held is not None and self._holds(held):
+            for i in free:
+                if moves[i].task.number == held.earlier:
+                    last = i
+            if last >= 0:
+                free.remove(last)
+                if held.begun and moves[last].task.left > 1:
+                    return Chosen(last, SOME, moves[last].task.left - 2)
+        if needed is None:
+            if not free or (policy.pace < 1 and self._random() >= policy.pace):
+                return None
+        elif not free or policy.pace == 0:
+            limits = needed()
+            runs = [i for i in own if not moves[i].ahead]
+            free = [i for i in runs if moves[i].task.at <= limits.get(moves[i].task.stream, 0)] or runs
+            if last in free:
+                self.force(moves[last].task.number, why)
+        index = min(free, key=lambda i: moves[i].task.number) if policy.oldest else self._weighed(moves, free)
+        how: How = ALL
+        if policy.split and self._random() < policy.split:
+            how = SOME if self._random() < 0.5 else ONE
+        return Chosen(index, how)
+
+    def _weighed(self, moves: list[Move], free: list[int]) -> int:
+        if len(free) == 1:
+            return free[0]
+        weights = []
+        for i in free:
+            name = moves[i].task.stream
+            if name not in self._slow or self._random() < MOODS:
+                self._slow[name] = SLOW[self.pick(len(SLOW))]
+            weights.append(self._slow[name])
+        at = self._random() * sum(weights)
+        for i, weight in zip(free, weights, strict=True):
+            at -= weight
+            if at < 0:
+                return i
+        return free[-1]
+
+    def force(self, op: int, why: str) -> None:
+        """A held op runs, and the later one has not."""
+        if all(one.op != op for one in self.forced):
+            self.forced.append(Forced(op, why))
+
+    def _holds(self, held: Hold) -> bool:
+        """Whether the later op has still to come. Its source has been read by now, if that was possible."""
+        line = self._timeline
+        earlier, until = line.tasks.get(held.earlier), line.tasks.get(held.until)
+        if earlier is None or held.until >= line.issued:
+            return earlier is not None
+        if until is None:
+            return False
+        if line.needs(until).get(earlier.stream, 0) < earlier.at:
+            return True
+        if not until.loose:
+            self.force(held.earlier, f"op {held.until} is ordered behind it")
+        return False
