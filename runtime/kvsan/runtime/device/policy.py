@@ -3,10 +3,10 @@
 A policy only picks among what CUDA allows; none can break an order. When the host has to wait for something, every
 policy lets the machine go on until that is complete.
 
-`fair`: a random ready op, in random parts; now and then a stream is slow for a while. `early`, `late`: the same, but the
-source of an `any` copy is read as early or as late as allowed. `starve`: a stream runs only when nothing else can.
-`lazy`: nothing runs before the host waits for it. `eager`: everything runs at once, so in program order. `hold`: one op
-waits for a later one, and everything else is eager: that is how a reported pair is shown to be real.
+`fair`: a random ready op, in random parts; now and then a stream is slow for a while. `early`, `late`: the same, but
+the source of an `any` copy is read as early or as late as allowed. `starve`: a stream runs only when nothing else can.
+`lazy`: nothing runs before the host waits for it. `eager`: everything runs at once, so in program order. `hold`: one
+op waits for a later one, and everything else is eager: that is how a reported pair is shown to be real.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Hold:
 class Policy:
     """`pace`: the chance of running one thing more where the host lets the machine run (0: nothing before it has to, 1:
     all). `split`: the chance that an op is not run to its end at once. `oldest`: the ready op that was issued first,
-    not a random one. `starved`: streams that run when nothing else can. `sources`: when the source of an `any` copy is read.
+    not a random one. `starved`: streams that run when nothing else can. `sources`: when the source of an `any` copy is
+    read.
     """
 
     name: str
@@ -62,8 +63,9 @@ def starve(*streams: str) -> Policy:
 
 
 def hold(earlier: int, until: int, *, begun: bool = False) -> Policy:
-    """Op number `earlier` waits until op number `until` has run, or (its source racing) has read. Legal if they are unordered;
-    if the host waits for `earlier` first, it runs, and `Simulated.forced` says so."""
+    """Op number `earlier` waits until op number `until` has run, or, if that is an `any` copy ordered behind it, has read
+    its source. Legal if the two are unordered; if the host waits for `earlier` first, it runs, and `Simulated.forced`
+    says so. `begun`: all its parts but the last may run before."""
     name = f"hold:{earlier},{until}" + (",begun" if begun else "")
     return Policy(name, pace=1, split=0, oldest=True, sources="late", held=Hold(earlier, until, begun))
 
@@ -76,12 +78,8 @@ def policy(text: str) -> Policy:
     words = rest.split(",")
     if kind == "starve" and all(words):
         return starve(*words)
-    if (
-        kind == "hold"
-        and len(words) >= 2
-        and all(word.isdecimal() for word in words[:2])
-        and words[2:] in ([], ["begun"])
-    ):
+    numbers = len(words) >= 2 and all(word.isdecimal() for word in words[:2])
+    if kind == "hold" and numbers and words[2:] in ([], ["begun"]):
         return hold(int(words[0]), int(words[1]), begun=len(words) == 3)
     known = ", ".join([*POLICIES, "starve:STREAM[,STREAM…]", "hold:EARLIER,LATER[,begun]"])
     raise ValueError(f"{text!r} is no policy; there are {known}")
@@ -105,7 +103,7 @@ class Move(NamedTuple):
 class Chosen(NamedTuple):
     """A move by its place in the list, and how much of it. `few`: how many parts less one, if that is not random."""
 
-    index: int
+    move: int
     how: How
     few: int | None = None
 
@@ -130,8 +128,8 @@ class Chooser:
         return int(self._random() * options)
 
     def choose(self, moves: list[Move], needed: Callable[[], dict[str, int]] | None, why: str) -> Chosen | None:
-        """One of the moves, or none. `needed`: the host waits, so one must be chosen; up to where in each stream must be
-        complete in the end."""
+        """One of the moves, or none. `needed`: the host waits, so one must be chosen; it says up to where each stream has
+        to be complete in the end. `why`: the call, for people."""
         policy = self.policy
         held = policy.held
         if held is not None:

@@ -22,7 +22,7 @@ EVERY = 16
 """Calls to a check byte."""
 
 
-class ScheduleMismatch(RuntimeError):
+class ScheduleError(RuntimeError):
     """The machine was not asked what the schedule answers: the engine, its inputs or its host choices differ."""
 
 
@@ -84,10 +84,11 @@ def _zigzag(number: int) -> int:
 
 def _varints(numbers: Iterable[int]) -> Iterator[int]:
     for number in numbers:
-        while number > 0x7F:
-            yield number & 0x7F | 0x80
-            number >>= 7
-        yield number
+        rest = number
+        while rest > 0x7F:
+            yield rest & 0x7F | 0x80
+            rest >>= 7
+        yield rest
 
 
 def _numbers(data: bytes) -> Iterator[int]:
@@ -103,8 +104,9 @@ def _numbers(data: bytes) -> Iterator[int]:
 
 
 class Tape:
-    """A list of numbers that is written, and first read if there is an old one. An old one that is not `complete` is only
-    a beginning."""
+    """A list of numbers that is written, and first read if there is an old one, which is only a beginning unless it is
+    `complete`.
+    """
 
     def __init__(self, what: str, old: tuple[int, ...] | None, complete: bool) -> None:
         self.what, self.old, self._complete = what, old, complete
@@ -116,14 +118,14 @@ class Tape:
         return self.old is not None and (self._complete or len(self.made) < len(self.old))
 
     def read(self, where: str, options: int) -> int:
-        """The old number here, below `options`. Raises `ScheduleMismatch`."""
+        """The old number here, below `options`. Raises `ScheduleError`."""
         assert self.old is not None
         at = len(self.made)
         if at >= len(self.old):
-            raise ScheduleMismatch(f"{where}: the schedule has {len(self.old)} {self.what}, and one more is asked for")
+            raise ScheduleError(f"{where}: the schedule has {len(self.old)} {self.what}, and one more is asked for")
         number = self.old[at]
         if number >= options:
-            raise ScheduleMismatch(
+            raise ScheduleError(
                 f"{where}: {self.what} {at} of the schedule is {number}, and here are only {options} options"
             )
         self.made.append(number)
@@ -151,13 +153,13 @@ class Checks:
         return bytes(self._made) + bytes([self._crc & 0xFF])
 
     def call(self, text: str) -> None:
-        """One more call. Raises `ScheduleMismatch` where the check fails, at most `EVERY` calls late."""
+        """One more call. Raises `ScheduleError` where the check fails, at most `EVERY` calls late."""
         self.where = f"call {self.calls} ({text})"
         self.calls += 1
         self._crc = zlib.crc32(text.encode(), self._crc)
         old = self.old
         if old is not None and old.complete and self.calls > old.calls:
-            raise ScheduleMismatch(f"{self.where}: the schedule ends after {old.calls} calls")
+            raise ScheduleError(f"{self.where}: the schedule ends after {old.calls} calls")
         if self.calls % EVERY == 0:
             self._check(self.calls - EVERY)
             self._made.append(self._crc & 0xFF)
@@ -169,12 +171,12 @@ class Checks:
         if self.old is None or self.calls > self.old.calls or at >= len(self.old.checks):
             return
         if self.old.checks[at] != self._crc & 0xFF:
-            raise ScheduleMismatch(
+            raise ScheduleError(
                 f"calls {since} to {self.calls - 1}: these are not the calls of the schedule; the last is {self.where}"
             )
 
     def close(self) -> None:
-        """Raises `ScheduleMismatch` if the schedule goes on."""
+        """Raises `ScheduleError` if the schedule goes on."""
         old = self.old
         if old is not None and self.calls < old.calls:
-            raise ScheduleMismatch(f"closed after {self.calls} calls, and the schedule has {old.calls}")
+            raise ScheduleError(f"closed after {self.calls} calls, and the schedule has {old.calls}")

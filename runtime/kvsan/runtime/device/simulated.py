@@ -5,10 +5,10 @@ so that a load really overwrites a block in the middle of a read. The machine go
 and with what, is the policy's choice (`policy.py`), deterministic from the seed. What it chose is a `Schedule` (a short
 string), which replays for ever.
 
-What the host does depends on what it polls and on when its other threads act. `host=` keeps those choices of an earlier run and
-leaves the rest to the seed and policy: each poll answers as it did, so a record that is going to be polled False stays
-incomplete until then, and one that was polled True is made complete. That restricts nothing else: every order of the
-device's work that fits these answers can be chosen.
+What the host does depends on what it polls and on when its other threads act. `host=` keeps those choices of an earlier
+run and leaves the rest to the seed and policy: each poll answers as it did, so a record that is going to be polled False
+stays incomplete until then, and one that was polled True is made complete. That restricts nothing else: every order of
+the device's work that fits these answers can be chosen.
 
 Not here: the legacy default stream, several devices, time. Work is complete as soon as its last part has run: a poll
 answers False only if work is left. What a kernel's part raises comes out of the call during which it ran.
@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from kvsan.runtime.device import Copy, DeviceError, Ids, Kernel
@@ -46,11 +45,12 @@ class Call:
 
 
 class Simulated:
-    """Of `replay` and `host` at most one: a schedule (or its string) of which all choices, or only the host's, are made again.
+    """Of `replay` and `host` at most one: a schedule (or its string) of which all choices, or only the host's, are made
+    again. Where the schedule is the beginning of a run, seed and policy take over after it.
 
-    `observe` keeps the versions of each block (`ops`, `log`). `fail` says of a call whether the device refuses it.
-    `threads` is the chance that, where other host threads may act, one more turn is taken.
-    Raises `ValueError` for what is not a schedule, `ScheduleMismatch` where the host asks something else than in it.
+    `observe` keeps the versions of each block (`ops`, `log`). `fail` says of a call whether the device refuses it; a
+    replay needs the same. `threads` is the chance that, where other host threads may act, one more turn is taken.
+    Raises `ValueError` for what is not a schedule, `ScheduleError` where the host asks something else than in it.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Simulated:
             self._acting = False
 
     def close(self) -> None:
-        """Runs all that was issued. Jobs that no thread has taken are left. Raises `ScheduleMismatch` if a schedule was
+        """Runs all that was issued. Jobs that no thread has taken are left. Raises `ScheduleError` if a schedule was
         given and goes on."""
         if self._closed:
             return

@@ -1,11 +1,12 @@
 """What a simulated machine does next: chosen by a policy and noted, or read from a schedule.
 
-The machine may go on at each call of the host (`progress`), and has to where the host waits (`force`). Each time it has a
-list of moves (a task runs, a source is read ahead), and one number says which, or that it stops: `1 + 3 * move + how`, or 0;
-what `how` leaves open follows (`tasks.py`). The list is the same for every policy, so a schedule needs none.
+The machine may go on at each call of the host (`progress`), and has to where the host waits (`complete`). Each time it
+has a list of moves (a task runs, a source is read ahead), and one number says which, `1 + 3 * move + how`, or that it
+stops, 0; what `how` leaves open follows (`tasks.py`). The list is the same for every policy, so a schedule names none.
 
-With a schedule's polls known in advance, a record that is going to be polled False is held until its last such poll: nothing
-behind it on its stream runs, and nothing that waits for it. What may run in between is all else.
+With a schedule's polls known in advance, a record that is going to be polled False is held until its last such poll:
+what is behind it on its stream, or waits for it, does not run yet. That always works, since where the host waited in
+the recorded run, all that it needed was complete then, so past its last False poll.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kvsan.runtime.device.policy import Chooser, Move, Policy
-from kvsan.runtime.device.schedule import Checks, Schedule, ScheduleMismatch, Tape
+from kvsan.runtime.device.schedule import Checks, Schedule, ScheduleError, Tape
 from kvsan.runtime.device.tasks import How
 from kvsan.runtime.device.timeline import Record, Timeline
 
@@ -57,21 +58,21 @@ class Steering:
 
     def finish(self) -> None:
         """The machine does all that there is."""
-        self.checks.close()
         self._until = {}
         for stream in self.line.streams.values():
             self.line.advance(stream)
         while self.line.tasks:
             self._must(lambda: {name: stream.issued for name, stream in self.line.streams.items()})
+        self.checks.close()
 
     def _must(self, needed: Needed) -> None:
         moves = self._moves()
         if all(move.ahead for move in moves):
-            raise ScheduleMismatch(
+            raise ScheduleError(
                 f"{self.checks.where}: what the host waits for is not complete before a later poll of the schedule"
             )
         if not self._move(moves, needed):
-            raise ScheduleMismatch(f"{self.checks.where}: the host waits here, and did not in the schedule")
+            raise ScheduleError(f"{self.checks.where}: the host waits here, and did not in the schedule")
 
     def _moves(self) -> list[Move]:
         if not self.line.tasks:
@@ -86,7 +87,7 @@ class Steering:
             code = self._choices.read(self.checks.where, 3 * len(moves) + 1)
         else:
             chosen = self.chooser.choose(moves, needed, self.checks.where)
-            code = 0 if chosen is None else 1 + 3 * chosen.index + chosen.how
+            code = 0 if chosen is None else 1 + 3 * chosen.move + chosen.how
             few = [chosen.few] if chosen is not None and chosen.few is not None else []
             self._choices.write(code)
         if not code:
@@ -120,11 +121,11 @@ class Steering:
         if self._polls.reading:
             was, said = divmod(self._polls.read(where, 1 << 62), 2)
             if was != number:
-                raise ScheduleMismatch(f"{where}: poll {self._asked} is of record {number}, in the schedule of {was}")
+                raise ScheduleError(f"{where}: poll {self._asked} is of record {number}, in the schedule of {was}")
             if said and record is not None and not self._choices.reading:
                 self.complete(record)
             if bool(said) != (record is None or record.done):
-                raise ScheduleMismatch(f"{where}: poll {self._asked} was {bool(said)}, and cannot be here")
+                raise ScheduleError(f"{where}: poll {self._asked} was {bool(said)}, and cannot be here")
         else:
             self._polls.write(2 * number + (record is None or record.done))
         self._asked += 1

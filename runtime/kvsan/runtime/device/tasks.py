@@ -1,9 +1,9 @@
 """An op of a simulated machine that runs in parts: a kernel part by part, a copy pair by pair in any order.
 
-What may happen to an op between its call and its completion, and no more: a kernel's parts follow one another; the pairs
-of a copy are in no order among themselves, and a block may be copied layer by layer. With source order `any` the source
-of a pair may be read at any moment from the call on; with `call` it was read at the call. One layer of one block is
-the smallest thing that is copied at once.
+What may happen to an op between its call and its completion, and no more: a kernel's parts follow one another; the
+pairs of a copy are in no order among themselves, and a block may be copied layer by layer. With source order `any` the
+source of a pair may be read at any moment from the call on; with `call` it was read at the call. One layer of one block
+is the smallest thing that is copied at once.
 
 Which part runs is asked of `choose(n)`, a number below n; it is not decided here.
 """

@@ -10,7 +10,7 @@ copied holds the version of the latest write.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -75,11 +75,12 @@ class Versions:
 
     def issue(self, op: Op) -> Op:
         """The op with what it would see and destroy in program order."""
-        sees = {pool: self._serial[pool][blocks] for pool, blocks in op.reads.items()}
-        destroys = {pool: self._serial[pool][blocks] for pool, blocks in op.writes.items()}
-        for pool, blocks in op.writes.items():
+        reads, writes = ({pool: ids.copy() for pool, ids in side.items()} for side in (op.reads, op.writes))
+        sees = {pool: self._serial[pool][blocks] for pool, blocks in reads.items()}
+        destroys = {pool: self._serial[pool][blocks] for pool, blocks in writes.items()}
+        for pool, blocks in writes.items():
             self._serial[pool][blocks] = op.number
-        op = Op(op.number, op.name, op.by, op.on, op.step, op.reads, op.writes, sees, destroys)
+        op = replace(op, reads=reads, writes=writes, sees=sees, destroys=destroys)
         self.ops.append(op)
         return op
 
