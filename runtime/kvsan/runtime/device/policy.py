@@ -63,9 +63,9 @@ def starve(*streams: str) -> Policy:
 
 
 def hold(earlier: int, until: int, *, begun: bool = False) -> Policy:
-    """Op number `earlier` waits until op number `until` has run, or, if that is an `any` copy ordered behind it, has read
-    its source. Legal if the two are unordered; if the host waits for `earlier` first, it runs, and `Simulated.forced`
-    says so. `begun`: all its parts but the last may run before."""
+    """Op number `earlier` waits until op number `until` has run, or, if that is an `any` copy ordered behind it, has
+    read its source. Legal if the two are unordered; if the host waits for `earlier` first, it runs, and
+    `Simulated.forced` says so. `begun`: all its parts but the last may run before."""
     name = f"hold:{earlier},{until}" + (",begun" if begun else "")
     return Policy(name, pace=1, split=0, oldest=True, sources="late", held=Hold(earlier, until, begun))
 
@@ -128,8 +128,8 @@ class Chooser:
         return int(self._random() * options)
 
     def choose(self, moves: list[Move], needed: Callable[[], dict[str, int]] | None, why: str) -> Chosen | None:
-        """One of the moves, or none. `needed`: the host waits, so one must be chosen; it says up to where each stream has
-        to be complete in the end. `why`: the call, for people."""
+        """One of the moves, or none. `needed`: the host waits, so one must be chosen; it says up to where each stream
+        has to be complete in the end. `why`: the call, for people."""
         policy = self.policy
         held = policy.held
         if held is not None:

@@ -27,13 +27,14 @@ ALL: How = 0
 SOME: How = 1
 """Some parts or pairs: how many less one, then (a copy) from which of those left on."""
 ONE: How = 2
-"""The smallest part: which pair of those left, then which of its layers."""
+"""A kernel's next part. Of a copy some layers of one pair: which of those left, how many layers less one, then from which
+on."""
 
 Words = npt.NDArray[np.int64]
 
 
 class Task(ABC):
-    """An op in a stream's queue. `loose`: its source may be read at any time from the call on."""
+    """An op in a stream's queue. `loose`: its source is not read in stream order."""
 
     def __init__(self, op: Op, versions: Versions | None, loose: bool = False) -> None:
         self.op, self.versions, self.loose = op, versions, loose
@@ -94,7 +95,7 @@ class CopyTask(Task):
         order: str,
         versions: Versions | None,
     ) -> None:
-        super().__init__(op, versions, order == "any")
+        super().__init__(op, versions, order != "stream")
         self._from, self._source, self._sources = source
         self._to, self._target, self._targets = target
         self._layers = len(self._source)
@@ -123,7 +124,9 @@ class CopyTask(Task):
         return pending if self._ahead is None else pending & ~self._ahead
 
     def run(self, how: How, choose: Choose) -> None:
-        if how == ALL and self._pending is None and self._ahead is None:  # the usual case: all at once, nothing ahead
+        if not self._size or (
+            how == ALL and self._pending is None and self._ahead is None
+        ):  # mostly: all, nothing ahead
             self._complete = True
             self._note_read(self._sources)
             self._note_write(self._targets)
@@ -177,13 +180,17 @@ def _pick(open_: npt.NDArray[np.bool_], how: How, choose: Choose) -> tuple[Ids, 
     rows = np.flatnonzero(open_.any(1))
     if how == ONE:
         pair = rows[choose(len(rows))]
-        of = np.flatnonzero(open_[pair])
-        return np.array([pair]), of[choose(len(of))][None]
-    number = 1 + choose(len(rows))
-    start = choose(len(rows))
-    rows = np.roll(rows, -start)[:number]
+        layers = _some(np.flatnonzero(open_[pair]), choose)
+        return np.full(len(layers), pair), layers
+    rows = _some(rows, choose)
     at, layers = np.nonzero(open_[rows])
     return rows[at], layers
+
+
+def _some(of: Ids, choose: Choose) -> Ids:
+    """So many of them, from one of them on, around the end."""
+    number = 1 + choose(len(of))
+    return np.roll(of, -choose(len(of)))[:number]
 
 
 def _once(pairs: Ids) -> Ids:
