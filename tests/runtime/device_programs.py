@@ -119,8 +119,8 @@ def _issue(device: Simulated, call: Call) -> Op:
                 host.work(body)
             else:
                 host.launch(call.on, body)
-    sides = ({pool: Blocks.of(ids)} if ids else {} for pool, ids in (call.reads, call.writes))
-    return Access(by, call.on or None, *sides, order=call.order, batch=call.what == "copy")
+    read, written = ({pool: Blocks.of(ids)} if ids else {} for pool, ids in (call.reads, call.writes))
+    return Access(by, call.on or None, read, written, order=call.order, batch=call.what == "copy")
 
 
 def _ids(blocks: Iterable[int]) -> Ids:

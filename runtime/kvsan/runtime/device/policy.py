@@ -109,9 +109,11 @@ class Chosen(NamedTuple):
 
 
 SLOW = (1.0, 1.0, 1.0, 0.25, 0.02)
-"""How slow a stream may be for a while."""
-MOODS = 1 / 64
-"""How often, for each choice, a stream's slowness changes."""
+"""How slow a stream may be for a while, beside the others."""
+PACES = (0.1, 0.3, 1.0, 1.6)
+"""How slow the whole machine may be for a while: times the policy's pace."""
+MOODS = 1 / 32
+"""How often, for each choice, one of these changes."""
 
 
 class Chooser:
@@ -122,6 +124,7 @@ class Chooser:
         self._timeline = timeline
         self._random = random.Random(f"{seed} device").random
         self._slow: dict[str, float] = {}
+        self._pace = 0.0
 
     def pick(self, options: int) -> int:
         """A random number below `options`."""
@@ -152,7 +155,7 @@ class Chooser:
                 if held.begun and moves[last].task.left > 1:
                     return Chosen(last, SOME, moves[last].task.left - 2)
         if needed is None:
-            if not free or (policy.pace < 1 and self._random() >= policy.pace):
+            if not free or not self._goes_on():
                 return None
         elif not free or policy.pace == 0:
             limits = needed()
@@ -165,6 +168,14 @@ class Chooser:
         if policy.split and self._random() < policy.split:
             how = SOME if self._random() < 0.5 else ONE
         return Chosen(index, how)
+
+    def _goes_on(self) -> bool:
+        pace = self.policy.pace
+        if pace in (0, 1):
+            return pace == 1
+        if not self._pace or self._random() < MOODS:
+            self._pace = min(pace * PACES[self.pick(len(PACES))], 0.95)
+        return self._random() < self._pace
 
     def _weighed(self, moves: list[Move], free: list[int]) -> int:
         if len(free) == 1:

@@ -27,8 +27,8 @@ ALL: How = 0
 SOME: How = 1
 """Some parts or pairs: how many less one, then (a copy) from which of those left on."""
 ONE: How = 2
-"""A kernel's next part. Of a copy some layers of one pair: which of those left, how many layers less one, then from which
-on."""
+"""A kernel's next part. Of a copy some layers of one pair: which of those left, how many layers less one, then from
+which on."""
 
 Words = npt.NDArray[np.int64]
 
