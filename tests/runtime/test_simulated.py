@@ -63,7 +63,7 @@ def story(device: Simulated) -> list[tuple[object, ...]]:
 # ── orders ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(programs(), SEEDS, st.sampled_from(ALL))
 def test_no_order_is_ever_broken(program: list[Call], seed: int, chosen: Policy) -> None:
     device = Simulated(seed=seed, policy=chosen, observe=True)
@@ -92,7 +92,7 @@ def test_eager_is_program_order(program: list[Call], seed: int) -> None:
     assert list(strays(device.log)) == []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(programs(hosts=("h",), polls=False, length=9), st.data())
 def test_a_held_op_of_an_unordered_pair_comes_second(program: list[Call], data: st.DataObject) -> None:
     """With one host thread and no poll answered False, each unordered pair can be turned round, by `hold`."""
@@ -109,7 +109,7 @@ def test_a_held_op_of_an_unordered_pair_comes_second(program: list[Call], data: 
     assert met & {earlier.op, later.op}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(programs(hosts=("h",), length=9), st.data(), SEEDS)
 def test_a_held_op_comes_second_under_recorded_polls_too(program: list[Call], data: st.DataObject, seed: int) -> None:
     """Unless the answers forbid it: a later op behind a record that is False after the earlier op was waited for."""
@@ -125,6 +125,29 @@ def test_a_held_op_comes_second_under_recorded_polls_too(program: list[Call], da
         assert any(not poll % 2 for poll in first.schedule.polls)
     else:
         assert (later, earlier) in seen_orders(device.log, [(earlier, later)], said)
+
+
+@pytest.mark.parametrize("answer", [False, True])
+def test_a_poll_answered_false_may_forbid_what_the_rules_leave_open(answer: bool) -> None:
+    """A known limit: to the rules a False teaches nothing, but while `f` is incomplete what is behind it has not run,
+    and `e` was waited for before that poll. So op 2 cannot come first in *this* trace; where the poll is True, it can.
+    """
+    program = [
+        kernel("s", writes=[0]),
+        record("s", "e"),
+        kernel("t", writes=[1]),
+        record("t", "f"),
+        kernel("t", writes=[0]),
+        sync("e"),
+        query("f"),
+    ]
+    first = Simulated(policy=EAGER if answer else LAZY)
+    trace = run(program, first)
+    said = rules(trace)
+    assert [(a.op, b.op) for a, b in said.unordered] == [(0, 2)]
+    device = Simulated(policy=hold(0, 2), host=first.schedule, observe=True)
+    assert run(program, device) == trace
+    assert bool(device.forced) is not answer
 
 
 SMALL = {
@@ -409,7 +432,7 @@ LONG = [
 
 
 def test_the_host_choices_of_one_run_allow_many_schedules() -> None:
-    first = Simulated(seed=1, observe=True)
+    first = Simulated(seed=5, observe=True)
     trace = run(LONG, first)
     answers = [poll % 2 for poll in first.schedule.polls]
     assert 5 < sum(answers) < len(answers) - 5, sum(answers)  # both answers are there
@@ -425,8 +448,8 @@ def test_the_host_choices_of_one_run_allow_many_schedules() -> None:
 def test_a_schedule_is_the_same_for_ever() -> None:
     """A string from the day that the format was made. If this fails, old schedules do not replay: make a new prefix."""
     device = Simulated(replay=OLD, observe=True)
-    run(LONG[:20], device)
-    assert [t.op.number for t in device.log] == OLD_ORDER
+    run(LONG[:60], device)
+    assert [t.op.number for t in device.log] == [int(number) for number in OLD_ORDER.split()]
 
 
 def test_the_beginning_of_a_schedule_goes_on_by_policy() -> None:
@@ -657,5 +680,8 @@ def test_the_machine_is_a_device_and_loads_nothing_of_the_checker() -> None:
     assert done.stdout.strip() == "[]"
 
 
-OLD = ""
-OLD_ORDER: list[int] = []
+OLD = "kvsim1.eNqzYVZhYGJkZGRmYACSDMxAFiOIxcjIxMAM5DGyAqUYmYWYOFjYBVAQA8tcRsUnjLsZATjZA6A"
+OLD_ORDER = (
+    "0 0 0 0 1 1 2 2 2 2 3 3 4 4 5 5 6 6 6 6 7 7 8 8 9 9 10 10 11 11 "
+    "12 12 12 12 12 12 13 13 14 14 15 15 16 16 17 17 17 17 "
+)

@@ -58,8 +58,8 @@ POLICIES = {policy.name: policy for policy in (FAIR, EARLY, LATE, LAZY, EAGER)}
 
 
 def starve(*streams: str) -> Policy:
-    """These streams run only when nothing else can."""
-    return Policy(f"starve:{','.join(streams)}", starved=streams)
+    """These streams run only when nothing else can; sources are read late."""
+    return Policy(f"starve:{','.join(streams)}", starved=streams, sources="late")
 
 
 def hold(earlier: int, until: int, *, begun: bool = False) -> Policy:
@@ -93,11 +93,16 @@ class Forced:
     why: str
 
 
-class Move(NamedTuple):
-    """Something that may happen now: a task runs, or its source is read ahead."""
+class Moves(NamedTuple):
+    """What may happen now, numbered through: one of `heads` runs, or the source of one of `ahead` is read."""
 
-    task: Task
-    ahead: bool
+    heads: list[Task]
+    ahead: dict[int, Task]
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return len(self.heads) + len(self.ahead)
 
 
 class Chosen(NamedTuple):
@@ -130,44 +135,43 @@ class Chooser:
         """A random number below `options`."""
         return int(self._random() * options)
 
-    def choose(self, moves: list[Move], needed: Callable[[], dict[str, int]] | None, why: str) -> Chosen | None:
+    def choose(self, moves: Moves, needed: Callable[[], dict[str, int]] | None, why: str) -> Chosen | None:
         """One of the moves, or none. `needed`: the host waits, so one must be chosen; it says up to where each stream
         has to be complete in the end. `why`: the call, for people."""
-        policy = self.policy
-        held = policy.held
-        if held is not None:
-            for index, move in enumerate(moves):
-                if move.ahead and move.task.number == held.until:
-                    return Chosen(index, ALL)
-        if policy.sources == "early":
-            for index, move in enumerate(moves):
-                if move.ahead:
-                    return Chosen(index, ALL)
-        own = [i for i, move in enumerate(moves) if not move.ahead or policy.sources == "random"]
-        free = [i for i in own if moves[i].task.stream not in policy.starved]
-        last = -1
-        if held is not None and self._holds(held):
-            for i in free:
-                if moves[i].task.number == held.earlier:
-                    last = i
-            if last >= 0:
+        policy, held, heads = self.policy, self.policy.held, moves.heads
+        if held is not None and held.until in moves.ahead:
+            return Chosen(len(heads) + list(moves.ahead).index(held.until), ALL)
+        if policy.sources == "early" and moves.ahead:
+            return Chosen(len(heads), ALL)
+        free = [at for at, task in enumerate(heads) if task.stream not in policy.starved]
+        last = next((at for at in free if held is not None and heads[at].number == held.earlier), -1)
+        if held is not None and last >= 0:
+            if not self._holds(held):
+                last = -1
+            elif held.begun and heads[last].left > 1:
+                return Chosen(last, SOME, heads[last].left - 2)
+            else:
                 free.remove(last)
-                if held.begun and moves[last].task.left > 1:
-                    return Chosen(last, SOME, moves[last].task.left - 2)
+        ahead = policy.sources == "random" and bool(moves.ahead)
         if needed is None:
-            if not free or not self._goes_on():
+            if not (free or ahead) or not self._goes_on():
                 return None
         elif not free or policy.pace == 0:
             limits = needed()
-            runs = [i for i in own if not moves[i].ahead]
-            free = [i for i in runs if moves[i].task.at <= limits.get(moves[i].task.stream, 0)] or runs
+            near = [at for at, task in enumerate(heads) if task.at <= limits.get(task.stream, 0)]
+            free = near or list(range(len(heads)))
             if last in free:
-                self.force(moves[last].task.number, why)
-        index = min(free, key=lambda i: moves[i].task.number) if policy.oldest else self._weighed(moves, free)
+                self.force(heads[last].number, why)
+        if ahead and self._random() * (len(free) + 1) < 1:
+            move = len(heads) + self.pick(len(moves.ahead))
+        elif policy.oldest:
+            move = min(free, key=lambda at: heads[at].number)
+        else:
+            move = self._weighed(heads, free)
         how: How = ALL
         if policy.split and self._random() < policy.split:
             how = SOME if self._random() < 0.5 else ONE
-        return Chosen(index, how)
+        return Chosen(move, how)
 
     def _goes_on(self) -> bool:
         pace = self.policy.pace
@@ -177,20 +181,19 @@ class Chooser:
             self._pace = min(pace * PACES[self.pick(len(PACES))], 0.95)
         return self._random() < self._pace
 
-    def _weighed(self, moves: list[Move], free: list[int]) -> int:
+    def _weighed(self, heads: list[Task], free: list[int]) -> int:
         if len(free) == 1:
             return free[0]
         weights = []
-        for i in free:
-            name = moves[i].task.stream
+        for name in (heads[at].stream for at in free):
             if name not in self._slow or self._random() < MOODS:
                 self._slow[name] = SLOW[self.pick(len(SLOW))]
             weights.append(self._slow[name])
-        at = self._random() * sum(weights)
-        for i, weight in zip(free, weights, strict=True):
-            at -= weight
-            if at < 0:
-                return i
+        point = self._random() * sum(weights)
+        for at, weight in zip(free, weights, strict=True):
+            point -= weight
+            if point < 0:
+                return at
         return free[-1]
 
     def force(self, op: int, why: str) -> None:

@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from kvsan.runtime.device.policy import Chooser, Move, Policy
+from kvsan.runtime.device.policy import Chooser, Moves, Policy
 from kvsan.runtime.device.schedule import Checks, Schedule, ScheduleError, Tape
 from kvsan.runtime.device.tasks import How
 from kvsan.runtime.device.timeline import Record, Timeline
@@ -48,8 +48,10 @@ class Steering:
 
     def progress(self) -> None:
         """The machine goes on as far as it likes."""
-        while (moves := self._moves()) and self._move(moves, None):
-            pass
+        while self.line.tasks:
+            moves = self._moves()
+            if not moves.total or not self._move(moves, None):
+                return
 
     def complete(self, record: Record) -> None:
         """The machine goes on until the record is complete, at least."""
@@ -67,24 +69,20 @@ class Steering:
 
     def _must(self, needed: Needed) -> None:
         moves = self._moves()
-        if all(move.ahead for move in moves):
+        if not moves.heads:
             raise ScheduleError(
                 f"{self.checks.where}: what the host waits for is not complete before a later poll of the schedule"
             )
         if not self._move(moves, needed):
             raise ScheduleError(f"{self.checks.where}: the host waits here, and did not in the schedule")
 
-    def _moves(self) -> list[Move]:
-        if not self.line.tasks:
-            return []
-        moves = [Move(task, False) for task in self.line.heads]
-        moves += [Move(task, True) for task in self.line.sources]
-        return moves
+    def _moves(self) -> Moves:
+        return Moves(self.line.heads, self.line.unread)
 
-    def _move(self, moves: list[Move], needed: Needed | None) -> bool:
+    def _move(self, moves: Moves, needed: Needed | None) -> bool:
         few: list[int] = []
         if self._choices.reading:
-            code = self._choices.read(self.checks.where, 3 * len(moves) + 1)
+            code = self._choices.read(self.checks.where, 3 * moves.total + 1)
         else:
             chosen = self.chooser.choose(moves, needed, self.checks.where)
             code = 0 if chosen is None else 1 + 3 * chosen.move + chosen.how
@@ -93,15 +91,15 @@ class Steering:
         if not code:
             return False
         index, how = divmod(code - 1, 3)
-        task, ahead = moves[index]
-        if ahead:
-            task.read(_HOW[how], self._pick)
-            return True
+        ahead = index - len(moves.heads)
+        task = moves.heads[index] if ahead < 0 else list(moves.ahead.values())[ahead]
         try:
-            task.run(_HOW[how], partial(self._pick, few=few))
+            if ahead < 0:
+                task.run(_HOW[how], partial(self._pick, few=few))
+            else:
+                task.read(_HOW[how], self._pick)
         finally:
-            if not task.left:
-                self.line.finished(task)
+            self.line.went_on(task)
         return True
 
     def _pick(self, options: int, few: list[int] | None = None) -> int:
@@ -122,7 +120,7 @@ class Steering:
             was, said = divmod(self._polls.read(where, 1 << 62), 2)
             if was != number:
                 raise ScheduleError(f"{where}: poll {self._asked} is of record {number}, in the schedule of {was}")
-            if said and record is not None and not self._choices.reading:
+            if said and record is not None:
                 self.complete(record)
             if bool(said) != (record is None or record.done):
                 raise ScheduleError(f"{where}: poll {self._asked} was {bool(said)}, and cannot be here")

@@ -105,7 +105,7 @@ class CopyTask(Task):
         self._words: Words | None = None
         self._complete = False
         if order == "call":
-            self._note_read(self._sources)
+            self._note_read(np.arange(self._size))
             self._words = self._source[:, self._sources]
             self._ahead = np.ones((self._size, self._layers), bool)
 
@@ -117,25 +117,24 @@ class CopyTask(Task):
 
     @property
     def unread(self) -> bool:
-        return self.loose and bool(self._unread().any())
+        return self.loose and not self._complete and bool(self._unread().any())
 
     def _unread(self) -> npt.NDArray[np.bool_]:
         pending = np.ones((self._size, self._layers), bool) if self._pending is None else self._pending
         return pending if self._ahead is None else pending & ~self._ahead
 
     def run(self, how: How, choose: Choose) -> None:
-        if not self._size or (
-            how == ALL and self._pending is None and self._ahead is None
-        ):  # mostly: all, nothing ahead
+        untouched = self._pending is None and self._ahead is None
+        if not self._size or (how == ALL and untouched):  # mostly
             self._complete = True
-            self._note_read(self._sources)
-            self._note_write(self._targets)
+            self._note_read(np.arange(self._size))
+            self._note_write(np.arange(self._size))
             self._target[:, self._targets] = self._source[:, self._sources]
             return
         if self._pending is None:
             self._pending = np.ones((self._size, self._layers), bool)
         pairs, layers = _pick(self._pending, how, choose)
-        self._note_write(self._targets[_once(pairs)])
+        self._note_write(pairs)
         self._target[layers, self._targets[pairs]] = self._take(pairs, layers)
         self._pending[pairs, layers] = False
         self._complete = not self._pending.any()
@@ -145,31 +144,31 @@ class CopyTask(Task):
         if self._words is None or self._ahead is None:
             shape = (self._layers, self._size, *self._source.shape[2:])
             self._words, self._ahead = np.empty(shape, np.int64), np.zeros((self._size, self._layers), bool)
-        self._note_read(self._sources[_once(pairs)])
+        self._note_read(pairs)
         self._words[layers, pairs] = self._source[layers, self._sources[pairs]]
         self._ahead[pairs, layers] = True
 
     def _take(self, pairs: Ids, layers: Ids) -> Words:
         """The words to write: read ahead, or now."""
         if self._words is None or self._ahead is None:
-            self._note_read(self._sources[_once(pairs)])
+            self._note_read(pairs)
             return self._source[layers, self._sources[pairs]]
         ahead = self._ahead[pairs, layers]
         if ahead.all():
             return self._words[layers, pairs]
         now = ~ahead
-        self._note_read(self._sources[_once(pairs[now])])
+        self._note_read(pairs[now])
         words = self._words[layers, pairs]
         words[now] = self._source[layers[now], self._sources[pairs[now]]]
         return words
 
-    def _note_read(self, blocks: Ids) -> None:
+    def _note_read(self, pairs: Ids) -> None:
         if self.versions is not None:
-            self.versions.read(self.op, self._from, blocks)
+            self.versions.read(self.op, self._from, self._sources[np.unique(pairs)])
 
-    def _note_write(self, blocks: Ids) -> None:
+    def _note_write(self, pairs: Ids) -> None:
         if self.versions is not None:
-            self.versions.write(self.op, self._to, blocks)
+            self.versions.write(self.op, self._to, self._targets[np.unique(pairs)])
 
 
 def _pick(open_: npt.NDArray[np.bool_], how: How, choose: Choose) -> tuple[Ids, Ids]:
@@ -191,7 +190,3 @@ def _some(of: Ids, choose: Choose) -> Ids:
     """So many of them, from one of them on, around the end."""
     number = 1 + choose(len(of))
     return np.roll(of, -choose(len(of)))[:number]
-
-
-def _once(pairs: Ids) -> Ids:
-    return np.unique(pairs) if len(pairs) > 1 else pairs
