@@ -58,6 +58,7 @@ POLICIES = {policy.name: policy for policy in (FAIR, EARLY, LATE, LAZY, EAGER)}
 
 
 def starve(*streams: str) -> Policy:
+<<<<<<< HEAD
     """These streams run only when nothing else can."""
     return Policy(f"starve:{','.join(streams)}", starved=streams)
 
@@ -66,6 +67,16 @@ def hold(earlier: int, until: int, *, begun: bool = False) -> Policy:
     """Op number `earlier` waits until op number `until` has run, or, if that is an `any` copy ordered behind it, has read
     its source. Legal if the two are unordered; if the host waits for `earlier` first, it runs, and `Simulated.forced`
     says so. `begun`: all its parts but the last may run before."""
+=======
+    """These streams run only when nothing else can; sources are read late."""
+    return Policy(f"starve:{','.join(streams)}", starved=streams, sources="late")
+
+
+def hold(earlier: int, until: int, *, begun: bool = False) -> Policy:
+    """Op number `earlier` waits until op number `until` has run, or, if that is an `any` copy ordered behind it, has
+    read its source. Legal if the two are unordered; if the host waits for `earlier` first, it runs, and
+    `Simulated.forced` says so. `begun`: all its parts but the last may run before."""
+>>>>>>> h-sim
     name = f"hold:{earlier},{until}" + (",begun" if begun else "")
     return Policy(name, pace=1, split=0, oldest=True, sources="late", held=Hold(earlier, until, begun))
 
@@ -93,11 +104,24 @@ class Forced:
     why: str
 
 
+<<<<<<< HEAD
 class Move(NamedTuple):
     """Something that may happen now: a task runs, or its source is read ahead."""
 
     task: Task
     ahead: bool
+=======
+class Moves(NamedTuple):
+    """What may happen now, numbered through: one of `heads` runs, or the source of one of `ahead` is read."""
+
+    heads: list[Task]
+    ahead: dict[int, Task]
+
+    @property
+    def total(self) -> int:
+        """How many there are."""
+        return len(self.heads) + len(self.ahead)
+>>>>>>> h-sim
 
 
 class Chosen(NamedTuple):
@@ -109,9 +133,17 @@ class Chosen(NamedTuple):
 
 
 SLOW = (1.0, 1.0, 1.0, 0.25, 0.02)
+<<<<<<< HEAD
 """How slow a stream may be for a while."""
 MOODS = 1 / 64
 """How often, for each choice, a stream's slowness changes."""
+=======
+"""How slow a stream may be for a while, beside the others."""
+PACES = (0.1, 0.3, 1.0, 1.6)
+"""How slow the whole machine may be for a while: times the policy's pace."""
+MOODS = 1 / 32
+"""How often, for each choice, one of these changes."""
+>>>>>>> h-sim
 
 
 class Chooser:
@@ -122,11 +154,16 @@ class Chooser:
         self._timeline = timeline
         self._random = random.Random(f"{seed} device").random
         self._slow: dict[str, float] = {}
+<<<<<<< HEAD
+=======
+        self._pace = 0.0
+>>>>>>> h-sim
 
     def pick(self, options: int) -> int:
         """A random number below `options`."""
         return int(self._random() * options)
 
+<<<<<<< HEAD
     def choose(self, moves: list[Move], needed: Callable[[], dict[str, int]] | None, why: str) -> Chosen | None:
         """One of the moves, or none. `needed`: the host waits, so one must be chosen; it says up to where each stream has
         to be complete in the end. `why`: the call, for people."""
@@ -180,6 +217,67 @@ class Chooser:
             at -= weight
             if at < 0:
                 return i
+=======
+    def choose(self, moves: Moves, needed: Callable[[], dict[str, int]] | None, why: str) -> Chosen | None:
+        """One of the moves, or none. `needed`: the host waits, so one must be chosen; it says up to where each stream
+        has to be complete in the end. `why`: the call, for people."""
+        policy, held, heads = self.policy, self.policy.held, moves.heads
+        if held is not None and held.until in moves.ahead:
+            return Chosen(len(heads) + list(moves.ahead).index(held.until), ALL)
+        if policy.sources == "early" and moves.ahead:
+            return Chosen(len(heads), ALL)
+        free = [at for at, task in enumerate(heads) if task.stream not in policy.starved]
+        last = next((at for at in free if held is not None and heads[at].number == held.earlier), -1)
+        if held is not None and last >= 0:
+            if not self._holds(held):
+                last = -1
+            elif held.begun and heads[last].left > 1:
+                return Chosen(last, SOME, heads[last].left - 2)
+            else:
+                free.remove(last)
+        ahead = policy.sources == "random" and bool(moves.ahead)
+        if needed is None:
+            if not (free or ahead) or not self._goes_on():
+                return None
+        elif not free or policy.pace == 0:
+            limits = needed()
+            near = [at for at, task in enumerate(heads) if task.at <= limits.get(task.stream, 0)]
+            free = near or list(range(len(heads)))
+            if last in free:
+                self.force(heads[last].number, why)
+        if ahead and self._random() * (len(free) + 1) < 1:
+            move = len(heads) + self.pick(len(moves.ahead))
+        elif policy.oldest:
+            move = min(free, key=lambda at: heads[at].number)
+        else:
+            move = self._weighed(heads, free)
+        how: How = ALL
+        if policy.split and self._random() < policy.split:
+            how = SOME if self._random() < 0.5 else ONE
+        return Chosen(move, how)
+
+    def _goes_on(self) -> bool:
+        pace = self.policy.pace
+        if pace in (0, 1):
+            return pace == 1
+        if not self._pace or self._random() < MOODS:
+            self._pace = min(pace * PACES[self.pick(len(PACES))], 0.95)
+        return self._random() < self._pace
+
+    def _weighed(self, heads: list[Task], free: list[int]) -> int:
+        if len(free) == 1:
+            return free[0]
+        weights = []
+        for name in (heads[at].stream for at in free):
+            if name not in self._slow or self._random() < MOODS:
+                self._slow[name] = SLOW[self.pick(len(SLOW))]
+            weights.append(self._slow[name])
+        point = self._random() * sum(weights)
+        for at, weight in zip(free, weights, strict=True):
+            point -= weight
+            if point < 0:
+                return at
+>>>>>>> h-sim
         return free[-1]
 
     def force(self, op: int, why: str) -> None:

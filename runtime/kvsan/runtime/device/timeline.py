@@ -47,11 +47,16 @@ class Stream:
 
 
 class Timeline:
-    """`held` says of a record that it may not be complete yet (a poll of it is going to answer False)."""
+    """`held` says of a record that it may not be complete yet (a poll of it is going to answer False).
+
+    `tasks` are those issued and not complete, `unread` those of them whose source may be read though it is not their
+    turn (order `any`); both in order of issue, by number. `issued` counts all accesses.
+    """
 
     def __init__(self, held: Callable[[Record], bool]) -> None:
         self.streams: dict[str, Stream] = {}
         self.tasks: dict[int, Task] = {}
+        self.unread: dict[int, Task] = {}
         self.issued = 0
         self._held = held
 
@@ -62,16 +67,21 @@ class Timeline:
         if isinstance(node, Task):
             node.stream = stream.name
             self.tasks[node.number] = node
+            if node.unread:
+                self.unread[node.number] = node
         stream.queue.append(node)
         if len(stream.queue) == 1:
             self.advance(stream)
 
-    def finished(self, task: Task) -> None:
-        """The task, a head, has no part left."""
-        stream = self.streams[task.stream]
-        stream.queue.popleft()
-        del self.tasks[task.number]
-        self.advance(stream)
+    def went_on(self, task: Task) -> None:
+        """A part of the task ran, or of its source was read."""
+        if task.number in self.unread and not task.unread:
+            del self.unread[task.number]
+        if not task.left:
+            stream = self.streams[task.stream]
+            stream.queue.popleft()
+            del self.tasks[task.number]
+            self.advance(stream)
 
     def advance(self, stream: Stream) -> None:
         """Takes records and waits off the queue as far as they are complete, here and on streams that waited."""
@@ -111,11 +121,6 @@ class Timeline:
                 if isinstance(one, Wait) and not one.record.done:
                     todo.append((one.record.stream.name, one.record.at))
         return out
-
-    @property
-    def sources(self) -> list[Task]:
-        """The copies whose source may be read now though it is not their turn: order `any`, in order of issue."""
-        return [task for task in self.tasks.values() if task.unread]
 
     @property
     def heads(self) -> list[Task]:
