@@ -128,6 +128,8 @@ def test_arguments_that_fit() -> None:
 
 
 class Result(enum.IntEnum):
+    """`CUresult`, as much as is needed."""
+
     CUDA_SUCCESS = 0
     CUDA_ERROR_INVALID_VALUE = 1
     CUDA_ERROR_NOT_FOUND = 500
@@ -135,17 +137,23 @@ class Result(enum.IntEnum):
 
 
 class Order(enum.IntEnum):
+    """`CUmemcpySrcAccessOrder`."""
+
     CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1
     CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL = 2
     CU_MEMCPY_SRC_ACCESS_ORDER_ANY = 3
 
 
 class LocationType(enum.IntEnum):
+    """`CUmemLocationType`, as much as is needed."""
+
     CU_MEM_LOCATION_TYPE_DEVICE = 1
     CU_MEM_LOCATION_TYPE_HOST = 2
 
 
 class Attributes(SimpleNamespace):
+    """`CUmemcpyAttributes`."""
+
     def getPtr(self) -> int:  # noqa: N802 (the name of cuda-bindings)
         return id(self)
 
@@ -247,7 +255,7 @@ def test_what_may_not_be_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = Memory(1, 8, 1, 1), Memory(1, 8, 1, 50)
     one = copy_of(ids(0, 2, 4), ids(0, 2, 4))
     made = Descriptors().fill(one, source.plane, target.plane)
-    with pytest.raises(DeviceLostError, match="ILLEGAL_ADDRESS.*start a new one.*CUDA_LAUNCH_BLOCKING"):
+    with pytest.raises(DeviceLostError, match=r"ILLEGAL_ADDRESS.*start a new one.*CUDA_LAUNCH_BLOCKING"):
         Batches(Driver(12080, fail=(1, 700, 0))).issue(one, source.plane, target.plane, made, 1)
     with pytest.raises(DeviceLostError, match="answered error 12345"):
         Batches(Driver(12080, fail=(1, 12345, 0))).issue(one, source.plane, target.plane, made, 1)
@@ -265,10 +273,19 @@ def test_a_driver_without_the_function() -> None:
 
 
 class Handle:
-    """An event object: which record it holds."""
+    """An event object: which record it holds. `made` counts them."""
+
+    made = 0
 
     def __init__(self) -> None:
         self.record = ""
+        Handle.made += 1
+
+
+@pytest.fixture
+def events() -> Events[Handle]:
+    Handle.made = 0
+    return Events(Handle)
 
 
 def recorded(events: Events[Handle], name: str) -> None:
@@ -277,13 +294,17 @@ def recorded(events: Events[Handle], name: str) -> None:
 
 def answers(events: Events[Handle], name: str) -> str | None:
     """The record that a call with this name would be about."""
-    found: list[str] = []
-    events.use(name, lambda handle: found.append(handle.record) is None)
-    return found[0] if found else None
+    found: list[str | None] = [None]
+
+    def look(handle: Handle) -> bool:
+        found[0] = handle.record
+        return True
+
+    events.use(name, look)
+    return found[0]
 
 
-def test_a_name_without_a_record_is_complete() -> None:
-    events = Events(Handle)
+def test_a_name_without_a_record_is_complete(events: Events[Handle]) -> None:
     assert events.use("never", lambda handle: False)
     with events.blocked("never") as handle:
         assert handle is None
@@ -291,9 +312,7 @@ def test_a_name_without_a_record_is_complete() -> None:
     assert events.live == events.free == 0
 
 
-def test_an_object_used_again_answers_for_its_new_name_only() -> None:
-    made: list[Handle] = []
-    events = Events(lambda: made.append(Handle()) or made[-1])
+def test_an_object_used_again_answers_for_its_new_name_only(events: Events[Handle]) -> None:
     for step in range(100):
         recorded(events, f"done#{step}")
         recorded(events, f"load#{step}")
@@ -302,38 +321,33 @@ def test_an_object_used_again_answers_for_its_new_name_only() -> None:
         assert answers(events, f"done#{step}") is None
         if step:
             events.drop(f"load#{step - 1}")
-    assert len(made) == 3
+    assert Handle.made == 3
     assert (events.live, events.free) == (1, 2)
 
 
-def test_a_second_record_replaces_the_first_on_the_same_object() -> None:
-    made: list[Handle] = []
-    events = Events(lambda: made.append(Handle()) or made[-1])
+def test_a_second_record_replaces_the_first_on_the_same_object(events: Events[Handle]) -> None:
     recorded(events, "done")
     recorded(events, "done")
-    assert len(made) == 1
+    assert Handle.made == 1
 
 
-def test_a_record_that_fails_leaves_the_name_as_it_was() -> None:
-    events = Events(Handle)
+def test_a_record_that_fails_leaves_the_name_as_it_was(events: Events[Handle]) -> None:
     with pytest.raises(ZeroDivisionError):
         events.record("done", lambda handle: 1 // 0)
     assert answers(events, "done") is None
 
 
-def test_an_object_that_a_thread_waits_for_is_not_used_again() -> None:
-    made: list[Handle] = []
-    events = Events(lambda: made.append(Handle()) or made[-1])
+def test_an_object_that_a_thread_waits_for_is_not_used_again(events: Events[Handle]) -> None:
     recorded(events, "done#1")
     with events.blocked("done#1") as handle:
         events.drop("done#1")
         recorded(events, "done#2")
         assert handle is not None
         assert handle.record == "done#1"
-    assert len(made) == 2
+    assert Handle.made == 2
     events.drop("done#2")
     recorded(events, "done#3")
-    assert len(made) == 2
+    assert Handle.made == 2
 
 
 # ── further host threads ──────────────────────────────────────────────────────────────────────────────────────────────
