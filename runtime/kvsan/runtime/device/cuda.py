@@ -78,15 +78,17 @@ class CudaDevice:
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def memory(self, pool: str, shape: tuple[int, ...], *, host: bool) -> Any:
-        """Raises `DeviceError` if it does not fit, or if there is a pool of that name."""
-        if len(shape) < 2 or min(shape) < 1:
+        """Memory of one dimension is a layer. Raises `DeviceError` if it does not fit, or if there is a pool of that
+        name."""
+        if not shape or min(shape) < 1:
             raise DeviceError(f"pool {pool!r} of shape {shape}; accepted: (layers, blocks, …), each at least 1")
         if pool in self._pools:
             raise DeviceError(f"there is a pool {pool!r} already")
         size = prod(shape) * 8
         tensor = self._pinned_memory(pool, shape, size) if host else self._device_memory(pool, shape, size)
-        plane = Plane(tensor.data_ptr(), shape[0], shape[1], prod(shape[2:]) * 8, host)
-        self._pools[pool] = plane, tensor.view(shape[0], shape[1], -1)
+        layers, blocks, *rest = shape if len(shape) > 1 else (1, *shape)
+        plane = Plane(tensor.data_ptr(), layers, blocks, prod(rest) * 8, host)
+        self._pools[pool] = plane, tensor.view(layers, blocks, -1)
         return tensor
 
     def _device_memory(self, pool: str, shape: tuple[int, ...], size: int) -> Any:
