@@ -432,8 +432,9 @@ def test_memory_that_does_not_fit(device: Any) -> None:
     with pytest.raises(DeviceError, match="does not fit on the GPU"):
         device.memory("vast", (1, 1 << 20, 1 << 20), host=False)
     with pytest.raises(DeviceError, match="accepted:"):
-        device.memory("empty", (2, 0), host=True)
-    assert device.memory("flat", (8,), host=False).shape == (8,)
+        device.memory("flat", (8,), host=True)
+    assert device.tensor((8,), host=False).is_cuda
+    assert device.tensor((3, 8), host=True).is_pinned()
     pool = device.memory("pool", (2, 3, 4), host=True)
     assert pool.is_pinned()
     assert int(pool.sum()) == 0

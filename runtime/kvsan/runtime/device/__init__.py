@@ -125,6 +125,9 @@ class Device(Protocol):
         dimension is the block: (layers, blocks, …).
         """
 
+    def tensor(self, shape: tuple[int, ...], *, host: bool) -> Any:
+        """A tensor of 64-bit integers that is no pool, zeroed; pinned if it is the host's."""
+
     def host(self, name: str) -> Host:
         """The host thread of that name, made at the first call."""
 

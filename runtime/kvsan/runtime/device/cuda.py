@@ -58,7 +58,7 @@ class CudaDevice:
         self.batches, self._context, self._why = _batches(index, copies)
         self._streams: dict[str, Any] = {}
         self._pools: dict[str, tuple[Plane, Any]] = {}
-        self._pinned: list[int] = []
+        self._locked: list[int] = []
         self._hosts: dict[str, CudaHost] = {}
         self.workers = Workers(self._enter)
         self._closed = False
@@ -78,45 +78,49 @@ class CudaDevice:
     # ── memory ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def memory(self, pool: str, shape: tuple[int, ...], *, host: bool) -> Any:
-        """Memory of one dimension is a layer. Raises `DeviceError` if it does not fit, or if there is a pool of that
-        name."""
-        if not shape or min(shape) < 1:
+        """Raises `DeviceError` if it does not fit, or if there is a pool of that name."""
+        if len(shape) < 2 or min(shape) < 1:
             raise DeviceError(f"pool {pool!r} of shape {shape}; accepted: (layers, blocks, …), each at least 1")
         if pool in self._pools:
             raise DeviceError(f"there is a pool {pool!r} already")
-        size = prod(shape) * 8
-        tensor = self._pinned_memory(pool, shape, size) if host else self._device_memory(pool, shape, size)
-        layers, blocks, *rest = shape if len(shape) > 1 else (1, *shape)
-        plane = Plane(tensor.data_ptr(), layers, blocks, prod(rest) * 8, host)
-        self._pools[pool] = plane, tensor.view(layers, blocks, -1)
+        tensor = self._allocate(f"pool {pool!r}", shape, host=host)
+        plane = Plane(tensor.data_ptr(), shape[0], shape[1], prod(shape[2:]) * 8, host)
+        self._pools[pool] = plane, tensor.view(shape[0], shape[1], -1)
         return tensor
 
-    def _device_memory(self, pool: str, shape: tuple[int, ...], size: int) -> Any:
+    def tensor(self, shape: tuple[int, ...], *, host: bool) -> Any:
+        """Raises `DeviceError` if it does not fit."""
+        return self._allocate("a tensor", shape, host=host)
+
+    def _allocate(self, what: str, shape: tuple[int, ...], *, host: bool) -> Any:
+        size = prod(shape) * 8
+        if host:
+            return self._pinned(what, size).view(shape)
         try:
             tensor = torch.zeros(shape, dtype=torch.int64, device=f"cuda:{self.index}")
         except torch.cuda.OutOfMemoryError as error:
-            raise DeviceError(f"pool {pool!r} of {size:,} bytes does not fit on the GPU: {error}") from error
+            raise DeviceError(f"{what} of {size:,} bytes does not fit on the GPU: {error}") from error
         torch.cuda.synchronize(self.index)  # our streams are not ordered behind the one that zeroed it
         return tensor
 
-    def _pinned_memory(self, pool: str, shape: tuple[int, ...], size: int) -> Any:
+    def _pinned(self, what: str, size: int) -> Any:
         try:
             pages = mmap.mmap(-1, size)
         except OSError as error:
-            raise DeviceError(f"pool {pool!r} of {size:,} bytes does not fit into host memory: {error}") from error
-        tensor = torch.frombuffer(pages, dtype=torch.int64).view(shape)
+            raise DeviceError(f"{what} of {size:,} bytes does not fit into host memory: {error}") from error
+        tensor = torch.frombuffer(pages, dtype=torch.int64)
         result = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), size, 0)
         if result.value:
-            raise DeviceError(f"pool {pool!r}: cudaHostRegister of {size:,} bytes answered {result}")
-        self._pinned.append(tensor.data_ptr())
+            raise DeviceError(f"{what}: cudaHostRegister of {size:,} bytes answered {result}")
+        self._locked.append(tensor.data_ptr())
         return tensor
 
     def plane(self, pool: str) -> Plane:
         """Where the pool's blocks lie."""
         return _named(self._pools, pool, "pool")[0]
 
-    def tensor(self, pool: str) -> Any:
-        """The pool's memory, (layers, blocks, words)."""
+    def words(self, pool: str) -> Any:
+        """The pool's memory, (layers, blocks, words a block)."""
         return _named(self._pools, pool, "pool")[1]
 
     # ── streams, hosts, threads ───────────────────────────────────────────────────────────────────────────────────
@@ -164,9 +168,9 @@ class CudaDevice:
         except torch.AcceleratorError as error:
             lost("close", error)
         finally:
-            for address in self._pinned:
+            for address in self._locked:
                 torch.cuda.cudart().cudaHostUnregister(address)
-            self._pinned.clear()
+            self._locked.clear()
         self.workers.check()
 
 
@@ -227,7 +231,7 @@ class CudaHost:
         self.device.batches.issue(copy, source, target, descriptors, handle.cuda_stream)
 
     def _copy_by_torch(self, handle: Any, copy: Copy) -> None:
-        source, target = self.device.tensor(copy.source), self.device.tensor(copy.target)
+        source, target = self.device.words(copy.source), self.device.words(copy.target)
         try:
             with torch.cuda.stream(handle):
                 copy_runs(source, target, copy.sources, copy.targets)
