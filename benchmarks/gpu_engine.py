@@ -26,6 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,18 @@ class Clock:
         return done
 
 
+@lru_cache(maxsize=8)
+def drawn(workload: Any) -> Any:
+    """The workload's requests; their later turns repeat the replies of a small model, whose answers cost little."""
+    return module("workload").requests_of(workload, small_model())
+
+
+def small_model() -> Any:
+    """A model of one layer and word, with the groups and the block size of `build`'s."""
+    language = module("language")
+    return language.Model(groups=(language.Group("full"), language.Group("sliding", 128)), layers=1, words=1)
+
+
 class Windows:
     """Serves windows on one engine; numbers requests so that no two of a process are alike."""
 
@@ -173,7 +186,7 @@ class Windows:
     def serve(self, workload: Any) -> dict[str, float]:
         """Serves the workload; tokens a second and what a step took, in µs."""
         requests = []
-        for request in module("workload").requests_of(workload, self.engine.model):
+        for request in drawn(workload):
             Windows.number += 1
             requests.append(replace(request, number=Windows.number))
         with self.clock.running():
@@ -224,7 +237,7 @@ def cost_workload(blocks: int, seed: int) -> Any:
 
 def cost(options: argparse.Namespace, out: Out) -> None:
     for blocks in options.blocks:
-        deadline = time.monotonic() + options.seconds * 0.7 / len(options.blocks)
+        deadline = time.monotonic() + options.seconds * 0.5 / len(options.blocks)
         windows = {}
         for debug in options.debug:
             made = build(options.design, blocks=blocks, host_blocks=SEEDS * blocks, debug=debug)
@@ -270,7 +283,7 @@ def sanitizer(options: argparse.Namespace, out: Out, blocks: int) -> None:
         if switched:
             env["TORCH_CUDA_SANITIZER"] = "1"
         command = [sys.executable, __file__, "plain", "--design", options.design, "--blocks", str(blocks)]
-        limit = max(options.seconds * 0.3 / len(options.blocks) / 2, 20)
+        limit = max(options.seconds * 0.15, 20)
         try:
             done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=limit, check=False)
         except subprocess.TimeoutExpired:
@@ -285,7 +298,7 @@ def plain(options: argparse.Namespace, out: Out) -> None:
     """Some windows of the production engine; the medians as one line. For `sanitizer`."""
     blocks = options.blocks[0]
     windows = Windows(build(options.design, blocks=blocks, host_blocks=SEEDS * blocks))
-    served = [windows.serve(cost_workload(blocks, seed)) for seed in range(3)][1:]
+    served = [windows.serve(cost_workload(blocks, seed)) for seed in range(2)][1:]
     print(json.dumps({key: statistics.median(one[key] for one in served) for key in served[0]}), flush=True)
 
 
@@ -293,7 +306,7 @@ def plain(options: argparse.Namespace, out: Out) -> None:
 
 
 def throughput(options: argparse.Namespace, out: Out) -> None:
-    workload_module, language = module("workload"), module("language")
+    workload_module, model = module("workload"), small_model()
 
     def workload(seed: int) -> Any:
         return workload_module.Workload(
@@ -306,14 +319,15 @@ def throughput(options: argparse.Namespace, out: Out) -> None:
             longest=1024,
         )
 
-    groups = (language.Group("full"), language.Group("sliding", 128))
-    model = language.Model(groups=groups, layers=8, words=options.words)
     for pressure, oversubscribed in (("healthy", 0.5), ("10x", 10.0)):
         deadline = time.monotonic() + options.seconds / 2
-        pools = workload_module.blocks_for(workload(0), model, oversubscribed=oversubscribed)
+        first = workload(0)
+        pools = workload_module.blocks_for(first, model, oversubscribed=oversubscribed, requests=drawn(first))
+        longest = len(model.groups) * (model.blocks(first.longest) + 1)  # what any round's longest request may need
+        blocks = max(pools.gpu, longest)
         windows = {}
         for name in options.designs:
-            made = build(DESIGNS[name], blocks=pools.gpu, host_blocks=pools.host, words=options.words, budget=512)
+            made = build(DESIGNS[name], blocks=blocks, host_blocks=pools.host, words=options.words, budget=512)
             windows[name] = Windows(made)
         rounds: list[dict[str, dict[str, float]]] = []
         failed: set[str] = set()
@@ -321,7 +335,9 @@ def throughput(options: argparse.Namespace, out: Out) -> None:
         number = 0
         while time.monotonic() < deadline and number <= options.rounds:
             names = [name for name in windows if name not in failed]
-            turn = number % max(len(names), 1)
+            if not names:
+                break
+            turn = number % len(names)
             found = {}
             for name in names[turn:] + names[:turn]:
                 try:
@@ -337,7 +353,7 @@ def throughput(options: argparse.Namespace, out: Out) -> None:
             number += 1
             if number > 1:  # the first round warms
                 rounds.append(found)
-                out.line(part="throughput", pressure=pressure, gpu_blocks=pools.gpu, round=len(rounds), **found)
+                out.line(part="throughput", pressure=pressure, gpu_blocks=blocks, round=len(rounds), **found)
         for name, one in windows.items():
             both = [found for found in rounds if name in found and "none" in found]
             if name not in failed:

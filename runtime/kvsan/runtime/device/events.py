@@ -6,7 +6,7 @@ replaces the old one: no name ever answers for another name's record. `drop` giv
 blocked on it; then the object is left to that thread and not used again.
 
 Safe for several threads: a look-up and what is done with the object happen under one lock, so that an object cannot
-change its name in between.
+change its name in between. CUDA blocks a record or a wait while the stream's queue is full; every thread waits then.
 """
 
 from __future__ import annotations
