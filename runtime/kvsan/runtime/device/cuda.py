@@ -314,6 +314,8 @@ def _batches(index: int, copies: Copies) -> tuple[Batches | None, tuple[Any, Any
 
         made = Batches(driver, index)
         context = _ok(driver.cuCtxGetCurrent(), "cuCtxGetCurrent")
+        if not int(context):
+            raise DeviceError("the driver has no current context, though torch has a device")
     except (ImportError, DeviceError) as error:
         why = "cuda-bindings is not installed: kvsan[gpu]" if isinstance(error, ImportError) else str(error)
         if copies == "batch":
