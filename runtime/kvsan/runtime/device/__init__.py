@@ -30,6 +30,11 @@ class DeviceError(RuntimeError):
     """The device refused a call: nothing was issued, the stream stands as it stood. It may be tried again."""
 
 
+class DeviceLostError(RuntimeError):
+    """Work issued earlier failed, or a call half done: what the device holds is unknown. Nothing may be tried again;
+    the message says what to do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """A batched copy: block `sources[i]` of pool `source` to block `targets[i]` of pool `target`, in no order among
