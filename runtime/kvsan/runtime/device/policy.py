@@ -58,16 +58,6 @@ POLICIES = {policy.name: policy for policy in (FAIR, EARLY, LATE, LAZY, EAGER)}
 
 
 def starve(*streams: str) -> Policy:
-<<<<<<< HEAD
-    """These streams run only when nothing else can."""
-    return Policy(f"starve:{','.join(streams)}", starved=streams)
-
-
-def hold(earlier: int, until: int, *, begun: bool = False) -> Policy:
-    """Op number `earlier` waits until op number `until` has run, or, if that is an `any` copy ordered behind it, has read
-    its source. Legal if the two are unordered; if the host waits for `earlier` first, it runs, and `Simulated.forced`
-    says so. `begun`: all its parts but the last may run before."""
-=======
     """These streams run only when nothing else can; sources are read late."""
     return Policy(f"starve:{','.join(streams)}", starved=streams, sources="late")
 
@@ -76,7 +66,6 @@ def hold(earlier: int, until: int, *, begun: bool = False) -> Policy:
     """Op number `earlier` waits until op number `until` has run, or, if that is an `any` copy ordered behind it, has
     read its source. Legal if the two are unordered; if the host waits for `earlier` first, it runs, and
     `Simulated.forced` says so. `begun`: all its parts but the last may run before."""
->>>>>>> h-sim
     name = f"hold:{earlier},{until}" + (",begun" if begun else "")
     return Policy(name, pace=1, split=0, oldest=True, sources="late", held=Hold(earlier, until, begun))
 
@@ -104,13 +93,6 @@ class Forced:
     why: str
 
 
-<<<<<<< HEAD
-class Move(NamedTuple):
-    """Something that may happen now: a task runs, or its source is read ahead."""
-
-    task: Task
-    ahead: bool
-=======
 class Moves(NamedTuple):
     """What may happen now, numbered through: one of `heads` runs, or the source of one of `ahead` is read."""
 
@@ -121,7 +103,6 @@ class Moves(NamedTuple):
     def total(self) -> int:
         """How many there are."""
         return len(self.heads) + len(self.ahead)
->>>>>>> h-sim
 
 
 class Chosen(NamedTuple):
@@ -133,17 +114,11 @@ class Chosen(NamedTuple):
 
 
 SLOW = (1.0, 1.0, 1.0, 0.25, 0.02)
-<<<<<<< HEAD
-"""How slow a stream may be for a while."""
-MOODS = 1 / 64
-"""How often, for each choice, a stream's slowness changes."""
-=======
 """How slow a stream may be for a while, beside the others."""
 PACES = (0.1, 0.3, 1.0, 1.6)
 """How slow the whole machine may be for a while: times the policy's pace."""
 MOODS = 1 / 32
 """How often, for each choice, one of these changes."""
->>>>>>> h-sim
 
 
 class Chooser:
@@ -154,70 +129,12 @@ class Chooser:
         self._timeline = timeline
         self._random = random.Random(f"{seed} device").random
         self._slow: dict[str, float] = {}
-<<<<<<< HEAD
-=======
         self._pace = 0.0
->>>>>>> h-sim
 
     def pick(self, options: int) -> int:
         """A random number below `options`."""
         return int(self._random() * options)
 
-<<<<<<< HEAD
-    def choose(self, moves: list[Move], needed: Callable[[], dict[str, int]] | None, why: str) -> Chosen | None:
-        """One of the moves, or none. `needed`: the host waits, so one must be chosen; it says up to where each stream has
-        to be complete in the end. `why`: the call, for people."""
-        policy = self.policy
-        held = policy.held
-        if held is not None:
-            for index, move in enumerate(moves):
-                if move.ahead and move.task.number == held.until:
-                    return Chosen(index, ALL)
-        if policy.sources == "early":
-            for index, move in enumerate(moves):
-                if move.ahead:
-                    return Chosen(index, ALL)
-        own = [i for i, move in enumerate(moves) if not move.ahead or policy.sources == "random"]
-        free = [i for i in own if moves[i].task.stream not in policy.starved]
-        last = -1
-        if held is not None and self._holds(held):
-            for i in free:
-                if moves[i].task.number == held.earlier:
-                    last = i
-            if last >= 0:
-                free.remove(last)
-                if held.begun and moves[last].task.left > 1:
-                    return Chosen(last, SOME, moves[last].task.left - 2)
-        if needed is None:
-            if not free or (policy.pace < 1 and self._random() >= policy.pace):
-                return None
-        elif not free or policy.pace == 0:
-            limits = needed()
-            runs = [i for i in own if not moves[i].ahead]
-            free = [i for i in runs if moves[i].task.at <= limits.get(moves[i].task.stream, 0)] or runs
-            if last in free:
-                self.force(moves[last].task.number, why)
-        index = min(free, key=lambda i: moves[i].task.number) if policy.oldest else self._weighed(moves, free)
-        how: How = ALL
-        if policy.split and self._random() < policy.split:
-            how = SOME if self._random() < 0.5 else ONE
-        return Chosen(index, how)
-
-    def _weighed(self, moves: list[Move], free: list[int]) -> int:
-        if len(free) == 1:
-            return free[0]
-        weights = []
-        for i in free:
-            name = moves[i].task.stream
-            if name not in self._slow or self._random() < MOODS:
-                self._slow[name] = SLOW[self.pick(len(SLOW))]
-            weights.append(self._slow[name])
-        at = self._random() * sum(weights)
-        for i, weight in zip(free, weights, strict=True):
-            at -= weight
-            if at < 0:
-                return i
-=======
     def choose(self, moves: Moves, needed: Callable[[], dict[str, int]] | None, why: str) -> Chosen | None:
         """One of the moves, or none. `needed`: the host waits, so one must be chosen; it says up to where each stream
         has to be complete in the end. `why`: the call, for people."""
@@ -277,7 +194,6 @@ class Chooser:
             point -= weight
             if point < 0:
                 return at
->>>>>>> h-sim
         return free[-1]
 
     def force(self, op: int, why: str) -> None:

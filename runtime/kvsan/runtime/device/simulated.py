@@ -6,15 +6,9 @@ and with what, is the policy's choice (`policy.py`), deterministic from the seed
 string), which replays for ever.
 
 What the host does depends on what it polls and on when its other threads act. `host=` keeps those choices of an earlier
-<<<<<<< HEAD
-run and leaves the rest to the seed and policy: each poll answers as it did, so a record that is going to be polled False
-stays incomplete until then, and one that was polled True is made complete. That restricts nothing else: every order of
-the device's work that fits these answers can be chosen.
-=======
 run and leaves the rest to the seed and policy: each poll answers as it did, so a record that is going to be polled
 False stays incomplete until then, and one that was polled True is made complete. That restricts nothing else: every
 order of the device's work that fits these answers can be chosen.
->>>>>>> h-sim
 
 Not here: the legacy default stream, several devices, time. Work is complete as soon as its last part has run: a poll
 answers False only if work is left. What a kernel's part raises comes out of the call during which it ran.
@@ -110,12 +104,9 @@ class Simulated:
             self._versions.pool(pool, shape[1])
         return tensor
 
-<<<<<<< HEAD
     def tensor(self, shape: tuple[int, ...], *, host: bool) -> torch.Tensor:
         return torch.zeros(shape, dtype=torch.int64)
 
-=======
->>>>>>> h-sim
     def host(self, name: str) -> SimulatedHost:
         return self._hosts.setdefault(name, SimulatedHost(name, self))
 

@@ -15,11 +15,7 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-<<<<<<< HEAD
-from kvsan.runtime.device.policy import Chooser, Move, Policy
-=======
 from kvsan.runtime.device.policy import Chooser, Moves, Policy
->>>>>>> h-sim
 from kvsan.runtime.device.schedule import Checks, Schedule, ScheduleError, Tape
 from kvsan.runtime.device.tasks import How
 from kvsan.runtime.device.timeline import Record, Timeline
@@ -52,15 +48,10 @@ class Steering:
 
     def progress(self) -> None:
         """The machine goes on as far as it likes."""
-<<<<<<< HEAD
-        while (moves := self._moves()) and self._move(moves, None):
-            pass
-=======
         while self.line.tasks:
             moves = self._moves()
             if not moves.total or not self._move(moves, None):
                 return
->>>>>>> h-sim
 
     def complete(self, record: Record) -> None:
         """The machine goes on until the record is complete, at least."""
@@ -78,30 +69,13 @@ class Steering:
 
     def _must(self, needed: Needed) -> None:
         moves = self._moves()
-<<<<<<< HEAD
-        if all(move.ahead for move in moves):
-=======
         if not moves.heads:
->>>>>>> h-sim
             raise ScheduleError(
                 f"{self.checks.where}: what the host waits for is not complete before a later poll of the schedule"
             )
         if not self._move(moves, needed):
             raise ScheduleError(f"{self.checks.where}: the host waits here, and did not in the schedule")
 
-<<<<<<< HEAD
-    def _moves(self) -> list[Move]:
-        if not self.line.tasks:
-            return []
-        moves = [Move(task, False) for task in self.line.heads]
-        moves += [Move(task, True) for task in self.line.sources]
-        return moves
-
-    def _move(self, moves: list[Move], needed: Needed | None) -> bool:
-        few: list[int] = []
-        if self._choices.reading:
-            code = self._choices.read(self.checks.where, 3 * len(moves) + 1)
-=======
     def _moves(self) -> Moves:
         return Moves(self.line.heads, self.line.unread)
 
@@ -109,7 +83,6 @@ class Steering:
         few: list[int] = []
         if self._choices.reading:
             code = self._choices.read(self.checks.where, 3 * moves.total + 1)
->>>>>>> h-sim
         else:
             chosen = self.chooser.choose(moves, needed, self.checks.where)
             code = 0 if chosen is None else 1 + 3 * chosen.move + chosen.how
@@ -118,17 +91,6 @@ class Steering:
         if not code:
             return False
         index, how = divmod(code - 1, 3)
-<<<<<<< HEAD
-        task, ahead = moves[index]
-        if ahead:
-            task.read(_HOW[how], self._pick)
-            return True
-        try:
-            task.run(_HOW[how], partial(self._pick, few=few))
-        finally:
-            if not task.left:
-                self.line.finished(task)
-=======
         ahead = index - len(moves.heads)
         task = moves.heads[index] if ahead < 0 else list(moves.ahead.values())[ahead]
         try:
@@ -138,7 +100,6 @@ class Steering:
                 task.read(_HOW[how], self._pick)
         finally:
             self.line.went_on(task)
->>>>>>> h-sim
         return True
 
     def _pick(self, options: int, few: list[int] | None = None) -> int:
@@ -159,11 +120,7 @@ class Steering:
             was, said = divmod(self._polls.read(where, 1 << 62), 2)
             if was != number:
                 raise ScheduleError(f"{where}: poll {self._asked} is of record {number}, in the schedule of {was}")
-<<<<<<< HEAD
-            if said and record is not None and not self._choices.reading:
-=======
             if said and record is not None:
->>>>>>> h-sim
                 self.complete(record)
             if bool(said) != (record is None or record.done):
                 raise ScheduleError(f"{where}: poll {self._asked} was {bool(said)}, and cannot be here")

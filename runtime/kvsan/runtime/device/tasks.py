@@ -27,22 +27,14 @@ ALL: How = 0
 SOME: How = 1
 """Some parts or pairs: how many less one, then (a copy) from which of those left on."""
 ONE: How = 2
-<<<<<<< HEAD
-"""The smallest part: which pair of those left, then which of its layers."""
-=======
 """A kernel's next part. Of a copy some layers of one pair: which of those left, how many layers less one, then from
 which on."""
->>>>>>> h-sim
 
 Words = npt.NDArray[np.int64]
 
 
 class Task(ABC):
-<<<<<<< HEAD
-    """An op in a stream's queue. `loose`: its source may be read at any time from the call on."""
-=======
     """An op in a stream's queue. `loose`: its source is not read in stream order."""
->>>>>>> h-sim
 
     def __init__(self, op: Op, versions: Versions | None, loose: bool = False) -> None:
         self.op, self.versions, self.loose = op, versions, loose
@@ -103,11 +95,7 @@ class CopyTask(Task):
         order: str,
         versions: Versions | None,
     ) -> None:
-<<<<<<< HEAD
-        super().__init__(op, versions, order == "any")
-=======
         super().__init__(op, versions, order != "stream")
->>>>>>> h-sim
         self._from, self._source, self._sources = source
         self._to, self._target, self._targets = target
         self._layers = len(self._source)
@@ -117,11 +105,7 @@ class CopyTask(Task):
         self._words: Words | None = None
         self._complete = False
         if order == "call":
-<<<<<<< HEAD
-            self._note_read(self._sources)
-=======
             self._note_read(np.arange(self._size))
->>>>>>> h-sim
             self._words = self._source[:, self._sources]
             self._ahead = np.ones((self._size, self._layers), bool)
 
@@ -133,39 +117,24 @@ class CopyTask(Task):
 
     @property
     def unread(self) -> bool:
-<<<<<<< HEAD
-        return self.loose and bool(self._unread().any())
-=======
         return self.loose and not self._complete and bool(self._unread().any())
->>>>>>> h-sim
 
     def _unread(self) -> npt.NDArray[np.bool_]:
         pending = np.ones((self._size, self._layers), bool) if self._pending is None else self._pending
         return pending if self._ahead is None else pending & ~self._ahead
 
     def run(self, how: How, choose: Choose) -> None:
-<<<<<<< HEAD
-        if how == ALL and self._pending is None and self._ahead is None:  # the usual case: all at once, nothing ahead
-            self._complete = True
-            self._note_read(self._sources)
-            self._note_write(self._targets)
-=======
         untouched = self._pending is None and self._ahead is None
         if not self._size or (how == ALL and untouched):  # mostly
             self._complete = True
             self._note_read(np.arange(self._size))
             self._note_write(np.arange(self._size))
->>>>>>> h-sim
             self._target[:, self._targets] = self._source[:, self._sources]
             return
         if self._pending is None:
             self._pending = np.ones((self._size, self._layers), bool)
         pairs, layers = _pick(self._pending, how, choose)
-<<<<<<< HEAD
-        self._note_write(self._targets[_once(pairs)])
-=======
         self._note_write(pairs)
->>>>>>> h-sim
         self._target[layers, self._targets[pairs]] = self._take(pairs, layers)
         self._pending[pairs, layers] = False
         self._complete = not self._pending.any()
@@ -175,45 +144,24 @@ class CopyTask(Task):
         if self._words is None or self._ahead is None:
             shape = (self._layers, self._size, *self._source.shape[2:])
             self._words, self._ahead = np.empty(shape, np.int64), np.zeros((self._size, self._layers), bool)
-<<<<<<< HEAD
-        self._note_read(self._sources[_once(pairs)])
-=======
         self._note_read(pairs)
->>>>>>> h-sim
         self._words[layers, pairs] = self._source[layers, self._sources[pairs]]
         self._ahead[pairs, layers] = True
 
     def _take(self, pairs: Ids, layers: Ids) -> Words:
         """The words to write: read ahead, or now."""
         if self._words is None or self._ahead is None:
-<<<<<<< HEAD
-            self._note_read(self._sources[_once(pairs)])
-=======
             self._note_read(pairs)
->>>>>>> h-sim
             return self._source[layers, self._sources[pairs]]
         ahead = self._ahead[pairs, layers]
         if ahead.all():
             return self._words[layers, pairs]
         now = ~ahead
-<<<<<<< HEAD
-        self._note_read(self._sources[_once(pairs[now])])
-=======
         self._note_read(pairs[now])
->>>>>>> h-sim
         words = self._words[layers, pairs]
         words[now] = self._source[layers[now], self._sources[pairs[now]]]
         return words
 
-<<<<<<< HEAD
-    def _note_read(self, blocks: Ids) -> None:
-        if self.versions is not None:
-            self.versions.read(self.op, self._from, blocks)
-
-    def _note_write(self, blocks: Ids) -> None:
-        if self.versions is not None:
-            self.versions.write(self.op, self._to, blocks)
-=======
     def _note_read(self, pairs: Ids) -> None:
         if self.versions is not None:
             self.versions.read(self.op, self._from, self._sources[np.unique(pairs)])
@@ -221,7 +169,6 @@ class CopyTask(Task):
     def _note_write(self, pairs: Ids) -> None:
         if self.versions is not None:
             self.versions.write(self.op, self._to, self._targets[np.unique(pairs)])
->>>>>>> h-sim
 
 
 def _pick(open_: npt.NDArray[np.bool_], how: How, choose: Choose) -> tuple[Ids, Ids]:
@@ -232,27 +179,14 @@ def _pick(open_: npt.NDArray[np.bool_], how: How, choose: Choose) -> tuple[Ids, 
     rows = np.flatnonzero(open_.any(1))
     if how == ONE:
         pair = rows[choose(len(rows))]
-<<<<<<< HEAD
-        of = np.flatnonzero(open_[pair])
-        return np.array([pair]), of[choose(len(of))][None]
-    number = 1 + choose(len(rows))
-    start = choose(len(rows))
-    rows = np.roll(rows, -start)[:number]
-=======
         layers = _some(np.flatnonzero(open_[pair]), choose)
         return np.full(len(layers), pair), layers
     rows = _some(rows, choose)
->>>>>>> h-sim
     at, layers = np.nonzero(open_[rows])
     return rows[at], layers
 
 
-<<<<<<< HEAD
-def _once(pairs: Ids) -> Ids:
-    return np.unique(pairs) if len(pairs) > 1 else pairs
-=======
 def _some(of: Ids, choose: Choose) -> Ids:
     """So many of them, from one of them on, around the end."""
     number = 1 + choose(len(of))
     return np.roll(of, -choose(len(of)))[:number]
->>>>>>> h-sim
