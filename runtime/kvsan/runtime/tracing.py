@@ -127,6 +127,9 @@ class Traced:
             self.plans.pool(pool, shape[1])
             return made
 
+    def tensor(self, shape: tuple[int, ...], *, host: bool) -> Any:
+        return self.inner.tensor(shape, host=host)
+
     def host(self, name: str) -> Host:
         found = self._hosts.get(name)
         if found is None:
