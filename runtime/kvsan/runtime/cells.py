@@ -95,18 +95,22 @@ class Cells:
         query = query or self.host.query
         for need in rule.needs:
             if isinstance(need, Seen) and len(blocks):
-                answers: dict[str, bool] = {}
-                done = []
-                for block in blocks.tolist():
-                    event = self.event(need.event, block)
-                    if event is None:
-                        done.append(True)  # an event never recorded is complete
-                        continue
-                    if event not in answers:
-                        answers[event] = query(event)
-                    done.append(answers[event])
-                blocks = blocks[np.array(done, bool)]
+                events = [self.event(need.event, block) for block in blocks.tolist()]
+                seen = self._seen(list(dict.fromkeys(event for event in events if event is not None)), query)
+                # an event never recorded is complete
+                blocks = blocks[np.array([event is None or event in seen for event in events], bool)]
         return blocks
+
+    @staticmethod
+    def _seen(events: list[str], query: Callable[[str], bool]) -> set[str]:
+        """Which of the event objects are complete. One name's transfers are of one stream, so they end in the order in
+        which they were made, and nobody asks for those behind one that is not complete."""
+        seen = set()
+        for event in sorted(events, key=_number):
+            if not query(event):
+                break
+            seen.add(event)
+        return seen
 
     def event(self, name: str, block: int) -> str | None:
         """The event object that the name stands for at this block; None if there is none yet."""
@@ -226,3 +230,8 @@ class Cells:
             return self.last_use[blocks]
         number = self.flight.launched + (1 if fence is Fence.NEXT else 0)
         return np.full(len(blocks), number, np.int64)
+
+
+def _number(event: str) -> int:
+    """`load_done#17`: 17."""
+    return int(event.rpartition("#")[2]) if "#" in event else 0

@@ -40,12 +40,12 @@ DEFAULT = "kvsan-default"
 RETRIES = 3
 """So many times in a row a forward may fail, or the device refuse a copy, before the engine gives up."""
 
-PATIENCE = 64
+PATIENCE = 8
 """So many turns the engine polls with nothing to launch before it blocks for the oldest transfer."""
 
 
 NAP = 20e-6
-"""Seconds between two such polls."""
+"""Seconds between the first two such polls; each wait is twice the last."""
 
 
 class StuckError(EngineError):
@@ -309,7 +309,7 @@ class Engine:
             return
         self._idle += 1
         if self._idle < PATIENCE:
-            time.sleep(NAP)
+            time.sleep(NAP * 2**self._idle)
         else:
             self.issuer.host.sync(events[0])
             self._idle = 0
