@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvsan.model.ops import Poll
 from kvsan.runtime.device import Copy, Device, DeviceError, Kernel
 from kvsan.runtime.device.policy import (
     EAGER,
@@ -263,6 +264,18 @@ def test_lazy_runs_what_a_sync_needs_and_no_more() -> None:
     assert order_of(device) == [0, 3]
     device.close()
     assert order_of(device) == [0, 3, 1, 2]
+
+
+@pytest.mark.parametrize("chosen", ALL)
+def test_a_host_that_only_polls_gets_its_answer(chosen: Policy) -> None:
+    device = Simulated(policy=chosen)
+    program = [kernel("s", reads=[0], parts=3), record("t"), wait("s"), store("s", [0, 1]), record("s", "f")]
+    polls = [query("f")] * 200
+    trace = run([*program, *polls], device)
+    answers = [op.done for op in trace if isinstance(op, Poll)]
+    assert answers[-1]
+    assert run([*program, *polls], Simulated(replay=str(device.schedule))) == trace
+    assert run([*program, *polls], Simulated(policy=LAZY, host=str(device.schedule))) == trace
 
 
 @pytest.mark.parametrize(("chosen", "saw"), [(EARLY, FRESH), (LATE, 0)])
@@ -659,8 +672,9 @@ def test_misuse_is_an_error_that_says_what_is_there() -> None:
         host.copy("s", Copy("move", "gpu", ids(0), "gpu", ids(4)))
     with pytest.raises(ValueError, match="do not go to"):
         host.copy("s", Copy("store", "gpu", ids(0), "cpu", ids(0)))
-    with pytest.raises(ValueError, match="a shape is"):
-        device.memory("flat", (4,), host=False)
+    device.memory("flat", (4,), host=False)
+    with pytest.raises(ValueError, match="no pool 'flat'; there are gpu, cpu"):
+        host.copy("s", Copy("store", "flat", ids(0), "cpu", ids(0)))
     device.close()
     device.close()
     with pytest.raises(ValueError, match="on a closed device"):

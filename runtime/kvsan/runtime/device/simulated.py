@@ -95,13 +95,13 @@ class Simulated:
         return "simulated, replay" if self._replays else f"simulated, seed {self.seed}, {self.policy}"
 
     def memory(self, pool: str, shape: tuple[int, ...], *, host: bool) -> torch.Tensor:
-        """A zeroed tensor (layers, blocks, …) of int64, wherever the pool is."""
-        if len(shape) < 2:
-            raise ValueError(f"pool {pool}: a shape is (layers, blocks, ...), not {shape}")
+        """A zeroed tensor (layers, blocks, …) of int64, wherever the pool is. One of a single dimension has no blocks:
+        kernels use it, and it cannot be copied."""
         tensor = torch.zeros(shape, dtype=torch.int64)
-        self._memory[pool] = tensor.numpy()
-        if self._versions is not None:
-            self._versions.pool(pool, shape[1])
+        if len(shape) > 1:
+            self._memory[pool] = tensor.numpy()
+            if self._versions is not None:
+                self._versions.pool(pool, shape[1])
         return tensor
 
     def host(self, name: str) -> SimulatedHost:
