@@ -46,7 +46,8 @@ class Call:
 
 class Simulated:
     """Of `replay` and `host` at most one: a schedule (or its string) of which all choices, or only the host's, are made
-    again. Where the schedule is the beginning of a run, seed and policy take over after it.
+    again. Where the schedule is the beginning of a run, seed and policy take over after it; with a `hold` policy the
+    host is free from the later op on.
 
     `observe` keeps the versions of each block (`ops`, `log`). `fail` says of a call whether the device refuses it; a
     replay needs the same. `threads` is the chance that, where other host threads may act, one more turn is taken.
@@ -206,12 +207,14 @@ class Simulated:
         if self._fail is not None and self._fail(Call(self._tries - 1, kind, by, stream, what.name, what.step)):
             raise DeviceError(f"the device refused the {kind} {what.name} on {stream}")
         self._line.add(on, self._task(by, stream, what))
+        self._steering.issued()
         self._steering.progress()
 
     def _work(self, by: str, kernel: Kernel) -> None:
         self._call("work", by, kernel.name)
         self._steering.progress()
         task = self._task(by, None, kernel)
+        self._steering.issued()
         held = self._steering.chooser.policy.held
         if held is not None and held.earlier == task.number:
             self._steering.chooser.force(task.number, "the host does it itself")

@@ -62,12 +62,24 @@ class Steering:
 
     def finish(self) -> None:
         """The machine does all that there is."""
-        self._until = {}
-        for stream in self.line.streams.values():
-            self.line.advance(stream)
+        self._release()
         while self.line.tasks:
             self._must(lambda: {name: stream.issued for name, stream in self.line.streams.items()})
         self.checks.close()
+
+    def issued(self) -> None:
+        """An access was issued. Is it the later op of a `hold`, the host is free from here on: that the two are
+        unordered says that the machine may turn them round given the answers until now, and nothing of later polls."""
+        held = self.chooser.policy.held
+        if held is not None and self._choices.old is None and self.line.issued == held.until + 1:
+            self._polls.old = self._turns.old = self.checks.old = None
+            self._release()
+
+    def _release(self) -> None:
+        """No record is held for a poll any more."""
+        self._until = {}
+        for stream in self.line.streams.values():
+            self.line.advance(stream)
 
     def _must(self, needed: Needed) -> None:
         moves = self._moves()
