@@ -1,4 +1,4 @@
-"""The engine on the simulated machine: the default is right in every order, an unsafe design is not, and it all replays."""
+"""The engine on the simulated machine: the default is right in every order, an unsafe design is not; all of it replays."""
 
 from __future__ import annotations
 
