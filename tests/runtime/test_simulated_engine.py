@@ -1,4 +1,4 @@
-"""The engine on the simulated machine: the default is right in every order, an unsafe design is not; all of it replays."""
+"""The engine on the simulated machine: the default is right in every order, an unsafe design is not; it all replays."""
 
 from __future__ import annotations
 
