@@ -6,7 +6,7 @@ A program is a list of calls. What the rules (`kvsan.model.order`) leave unorder
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -230,7 +230,7 @@ def programs(
     by, on, name = st.sampled_from(hosts), st.sampled_from(streams), st.sampled_from(("e", "f"))
     ids = st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True).map(tuple)
     order: st.SearchStrategy[Source] = st.sampled_from(("stream", "any", "call"))
-    accesses = st.one_of(
+    launches = st.one_of(
         st.builds(store, on, ids, order, by),
         st.builds(load, on, ids, order, by),
         st.builds(
@@ -241,8 +241,8 @@ def programs(
             st.integers(0, 3),
             by,
         ),
-        st.builds(lambda r, w, by: work(reads=r, writes=w, by=by), ids, ids, by),
     )
+    accesses = st.one_of(launches, launches, st.builds(lambda r, w, by: work(reads=r, writes=w, by=by), ids, ids, by))
     orders: list[st.SearchStrategy[Call]] = [
         st.builds(record, on, name, by),
         st.builds(wait, on, name, by),
@@ -253,8 +253,18 @@ def programs(
         orders.append(st.builds(query, name, by))
     if len(hosts) > 1:
         orders.append(st.builds(lambda by: Call("hand", by), by))
-    calls = st.lists(st.one_of(accesses, accesses, *orders), min_size=2, max_size=length)
-    return calls.map(lambda made: _handed(made, hosts))
+    one = st.one_of(accesses, accesses, *orders).map(lambda call: (call,))
+    fenced = st.builds(
+        lambda a, b, on, to, name, by: (replace(a, on=on), record(on, name, by), wait(to, name, by), replace(b, on=to)),
+        launches,
+        launches,
+        on,
+        on,
+        name,
+        by,
+    )
+    calls = st.lists(st.one_of(one, one, one, fenced), min_size=2, max_size=length)
+    return calls.map(lambda made: _handed([call for calls in made for call in calls][:length], hosts))
 
 
 def _handed(calls: Iterable[Call], hosts: Sequence[str]) -> list[Call]:

@@ -1,7 +1,7 @@
 """Which ready op a simulated machine runs next: policies as values, and the chooser that follows one.
 
 A policy only picks among what CUDA allows; none can break an order. When the host has to wait for something, every
-policy lets the machine go on until that is complete.
+policy lets the machine go on until that is complete; and a part at a time, when the host does nothing but poll.
 
 `fair`: a random ready op, in random parts; now and then a stream is slow for a while. `early`, `late`: the same, but
 the source of an `any` copy is read as early or as late as allowed. `starve`: a stream runs only when nothing else can.

@@ -46,7 +46,8 @@ class Call:
 
 class Simulated:
     """Of `replay` and `host` at most one: a schedule (or its string) of which all choices, or only the host's, are made
-    again. Where the schedule is the beginning of a run, seed and policy take over after it.
+    again. Where the schedule is the beginning of a run, seed and policy take over after it; with a `hold` policy the
+    host is free from the later op on.
 
     `observe` keeps the versions of each block (`ops`, `log`). `fail` says of a call whether the device refuses it; a
     replay needs the same. `threads` is the chance that, where other host threads may act, one more turn is taken.
@@ -95,13 +96,13 @@ class Simulated:
         return "simulated, replay" if self._replays else f"simulated, seed {self.seed}, {self.policy}"
 
     def memory(self, pool: str, shape: tuple[int, ...], *, host: bool) -> torch.Tensor:
-        """A zeroed tensor (layers, blocks, …) of int64, wherever the pool is."""
-        if len(shape) < 2:
-            raise ValueError(f"pool {pool}: a shape is (layers, blocks, ...), not {shape}")
+        """A zeroed tensor (layers, blocks, …) of int64, wherever the pool is. One of a single dimension has no blocks:
+        kernels use it, and it cannot be copied."""
         tensor = torch.zeros(shape, dtype=torch.int64)
-        self._memory[pool] = tensor.numpy()
-        if self._versions is not None:
-            self._versions.pool(pool, shape[1])
+        if len(shape) > 1:
+            self._memory[pool] = tensor.numpy()
+            if self._versions is not None:
+                self._versions.pool(pool, shape[1])
         return tensor
 
     def tensor(self, shape: tuple[int, ...], *, host: bool) -> torch.Tensor:
@@ -209,12 +210,14 @@ class Simulated:
         if self._fail is not None and self._fail(Call(self._tries - 1, kind, by, stream, what.name, what.step)):
             raise DeviceError(f"the device refused the {kind} {what.name} on {stream}")
         self._line.add(on, self._task(by, stream, what))
+        self._steering.issued()
         self._steering.progress()
 
     def _work(self, by: str, kernel: Kernel) -> None:
         self._call("work", by, kernel.name)
         self._steering.progress()
         task = self._task(by, None, kernel)
+        self._steering.issued()
         held = self._steering.chooser.policy.held
         if held is not None and held.earlier == task.number:
             self._steering.chooser.force(task.number, "the host does it itself")

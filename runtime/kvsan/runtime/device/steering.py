@@ -21,6 +21,8 @@ from kvsan.runtime.device.tasks import How
 from kvsan.runtime.device.timeline import Record, Timeline
 
 Needed = Callable[[], dict[str, int]]
+PATIENCE = 8
+"""How often in a row the host may poll one record and issue nothing, before the machine goes on whatever the policy."""
 _HOW: tuple[How, ...] = (0, 1, 2)
 
 
@@ -60,12 +62,24 @@ class Steering:
 
     def finish(self) -> None:
         """The machine does all that there is."""
-        self._until = {}
-        for stream in self.line.streams.values():
-            self.line.advance(stream)
+        self._release()
         while self.line.tasks:
             self._must(lambda: {name: stream.issued for name, stream in self.line.streams.items()})
         self.checks.close()
+
+    def issued(self) -> None:
+        """An access was issued. Is it the later op of a `hold`, the host is free from here on: that the two are
+        unordered says that the machine may turn them round given the answers until now, and nothing of later polls."""
+        held = self.chooser.policy.held
+        if held is not None and self._choices.old is None and self.line.issued == held.until + 1:
+            self._polls.old = self._turns.old = self.checks.old = None
+            self._release()
+
+    def _release(self) -> None:
+        """No record is held for a poll any more."""
+        self._until = {}
+        for stream in self.line.streams.values():
+            self.line.advance(stream)
 
     def _must(self, needed: Needed) -> None:
         moves = self._moves()
@@ -115,6 +129,8 @@ class Steering:
         """Whether the record is complete: as it is, or as the schedule says, which is then made true."""
         number = record.number if record is not None else 0
         where = self.checks.where
+        if record is not None and not self._polls.reading and self._stuck(record):
+            self._move(self._moves(), partial(self.line.needs, record))
         self.progress()
         if self._polls.reading:
             was, said = divmod(self._polls.read(where, 1 << 62), 2)
@@ -132,6 +148,13 @@ class Steering:
         if self._until.get(number) == self._asked:
             self.line.advance(record.stream)  # it was held for this poll, which was answered False
         return False
+
+    def _stuck(self, record: Record) -> bool:
+        """Whether the host seems to poll until this is complete: then the machine has to go on, as a real one does."""
+        if record.done or record.issued != self.line.issued:
+            record.polled, record.issued = 0, self.line.issued
+        record.polled += 1
+        return record.polled > PATIENCE and bool(self.line.heads) and not record.done
 
     def turn(self, threads: int) -> int:
         """Which of the host threads acts next, from 1 on; 0: none, for now."""

@@ -16,12 +16,15 @@ from kvsan.runtime.device.tasks import Task
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """One call of record, numbered from 1 on."""
+    """One call of record, numbered from 1 on. `polled` is how often it was polled in vain while `issued` stayed the
+    same."""
 
     number: int
     stream: Stream
     at: int = 0
     done: bool = False
+    polled: int = 0
+    issued: int = 0
     waiters: list[Stream] = field(default_factory=list)
 
 
