@@ -102,7 +102,9 @@ class LiveCheck:
         assume_stream_order: bool = False,
         lost: Callable[[], None] | None = None,
     ) -> None:
-        self.online = Online({}, attached=True, assume_stream_order=assume_stream_order, max_tokens=MAX_TOKENS)
+        self.online = Online(
+            {}, attached=True, assume_stream_order=assume_stream_order, each_edge=True, max_tokens=MAX_TOKENS
+        )
         self.online.lost = lost
         self.findings = BySite(suppressions)
         self._report = report
@@ -161,7 +163,9 @@ class LiveCheck:
 
 
 def totals(findings: list[Finding]) -> list[Mapping[str, Any]]:
-    """As in `kvsan check`'s report: blocks by kind, pool and the two labels."""
+    """As in `kvsan check`'s report: blocks by kind, pool and the two labels. A block counts once for each edge that it
+    misses, and not for its first race alone.
+    """
     counts: Counter[tuple[str, str, str | None, str | None]] = Counter()
     for found in findings:
         h = found.hazard
