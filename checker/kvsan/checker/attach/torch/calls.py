@@ -4,8 +4,8 @@ Where a line stands (`TRACE.md`): a non-blocking call is made and logged under t
 logged at its entry without it. Only the outermost wrapped call of a thread is logged: `Stream.wait_event` calls
 `Event.wait`, and the two are one wait. A call that raises is no line.
 
-`torch.Event` is a C type that cannot be changed; it is replaced by a subclass of itself, which `isinstance` does not
-tell apart. Events made before that, and whatever C++ code orders by itself, go by the wrappers: PyTorch's trace
+`torch.Event` and `torch.Stream` are C types that cannot be changed; they are replaced by subclasses of themselves, which
+`isinstance` does not tell apart. Those made before that, and whatever C++ code orders by itself, go by the wrappers: PyTorch's trace
 callbacks see those and count them as unseen edges (`crosscheck`).
 
 While a thread captures a CUDA graph, its calls order nothing outside: no lines (`graphs`).
@@ -23,7 +23,7 @@ from kvsan.checker.attach.torch.copies import TO_HOST, TOUCHING, Copies
 from kvsan.checker.attach.torch.crosscheck import CrossCheck
 from kvsan.checker.attach.torch.graphs import Graphs
 from kvsan.checker.attach.torch.here import Here
-from kvsan.checker.attach.torch.surface import Surface, stand_in, stream_name
+from kvsan.checker.attach.torch.surface import Surface, as_stand_in, stand_in, stream_name
 
 Function = Callable[..., Any]
 
@@ -41,7 +41,11 @@ class Calls:
     def install(self) -> None:
         surface = self.surface
         for owner, name in surface.replaced:
-            self._replace_class(owner, name)
+            self._replace_class(owner, name, self._event)
+        for owner, name in surface.replaced_streams:
+            made = self._replace_class(owner, name, self._stream)
+            for module, function in surface.handed_out if made is not None else ():
+                self._hand_out(module, function, made)
         for kind in surface.events:
             self._event(kind)
         for kind in surface.streams:
@@ -135,16 +139,32 @@ class Calls:
             )
         self._patches.wrap(owner, name, lambda original: make(original, hook), hook)
 
-    def _replace_class(self, owner: Any, name: str) -> None:
-        """A subclass under the same name, which takes the original's instances for its own."""
+    def _replace_class(self, owner: Any, name: str, hook: Callable[[Any], None]) -> Any:
+        """A subclass under the same name, which takes the original's instances for its own. `None` if it cannot be."""
         original = getattr(owner, name)
         try:
             made = stand_in(original, name)
         except TypeError as error:
             self.recorder.ledger.hook(f"torch.{name}", expected=False).missing(str(error))
-            return
-        self._event(made)
+            return None
+        hook(made)
         self._patches.replace(owner, name, made)
+        return made
+
+    def _hand_out(self, owner: Any, name: str, made: Any) -> None:
+        """A function that returns streams of the class that `made` stands in for."""
+
+        def make(original: Function) -> Function:
+            def handed_out(*args: Any, **kwargs: Any) -> Any:
+                found = original(*args, **kwargs)
+                if self.recorder.on:
+                    with self.recorder.guard(name):
+                        return as_stand_in(made, found)
+                return found
+
+            return handed_out
+
+        self._patches.wrap(owner, name, make)
 
     # ── non-blocking: under the lock, call then line ──────────────────────────────────────────────────────────────
 

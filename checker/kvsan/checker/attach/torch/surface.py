@@ -20,16 +20,21 @@ from kvsan.model.ops import StreamKind
 
 _NON_BLOCKING = 1
 _NAME = "_kvsan_name"
+_STAND_IN = "_kvsan_stands_in"
 _DRIVER = "cuEventElapsedTime"
 
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """`modules` are where a name may be replaced: `(module, name)` of event classes that cannot be changed in place."""
+    """`replaced` are event classes that cannot be changed in place, `replaced_streams` stream classes, `handed_out`
+    functions that return streams of those: `(module, name)` each.
+    """
 
     events: Sequence[type] = ()
     streams: Sequence[type] = ()
     replaced: Sequence[tuple[Any, str]] = ()
+    replaced_streams: Sequence[tuple[Any, str]] = ()
+    handed_out: Sequence[tuple[Any, str]] = ()
     synchronize: Sequence[tuple[Any, str]] = ()
     tensors: Sequence[type] = ()
     graphs: Sequence[type] = ()
@@ -60,6 +65,8 @@ def torch_surface() -> Surface:
         events=(cuda.Event,),
         streams=(cuda.Stream,),
         replaced=((torch, "Event"),) if hasattr(torch, "Event") else (),
+        replaced_streams=((torch, "Stream"),) if hasattr(torch, "Stream") else (),
+        handed_out=((torch.accelerator, "current_stream"),) if hasattr(torch, "accelerator") else (),
         synchronize=((cuda, "synchronize"),),
         tensors=(torch.Tensor,),
         graphs=(cuda.CUDAGraph,) if hasattr(cuda, "CUDAGraph") else (),
@@ -77,15 +84,16 @@ def stand_in(original: Any, name: str) -> Any:
     Raises `TypeError` if the original cannot have subclasses.
     """
 
+    made: Any = original  # the class made below; until then none of its instances can be asked about
+
     class Meta(type(original)):  # type: ignore[misc]
-        def __instancecheck__(cls, value: object) -> bool:
-            return isinstance(value, original)
+        def __instancecheck__(cls, value: object) -> bool:  # a subclass of the stand-in is a class of its own
+            return isinstance(value, original) if cls is made else bool(super().__instancecheck__(value))
 
         def __subclasscheck__(cls, other: type) -> bool:
-            return issubclass(other, original)
+            return issubclass(other, original) if cls is made else bool(super().__subclasscheck__(other))
 
-    made: Any = original  # the class made below; until then none of its instances can be asked about
-    body: dict[str, Any] = {"__module__": original.__module__, "__doc__": original.__doc__}
+    body: dict[str, Any] = {"__module__": original.__module__, "__doc__": original.__doc__, _STAND_IN: True}
     if hasattr(original, "elapsed_time"):
 
         def elapsed_time(self: Any, end_event: Any) -> Any:
@@ -95,8 +103,33 @@ def stand_in(original: Any, name: str) -> Any:
             return original.elapsed_time(self, end_event)
 
         body["elapsed_time"] = elapsed_time
+    if hasattr(original, "record_event"):
+        body["record_event"] = _record_event(original)
     made = Meta(name, (original,), body)
     return made
+
+
+def _record_event(original: Any) -> Callable[..., Any]:
+    """`torch.Stream.record_event` for a stand-in: the original takes an event of its very class and of no subclass
+    (`torch/csrc/Stream.cpp`), and makes one where it is given none, which would go by the wrappers.
+    """
+
+    def record_event(self: Any, event: Any = None) -> Any:
+        if event is None:
+            event = sys.modules["torch"].Event(self.device, enable_timing=False)  # as the original makes it
+        if not hasattr(type(event), _STAND_IN):
+            return original.record_event(self, event)
+        event.record(self)
+        return event
+
+    return record_event
+
+
+def as_stand_in(made: Any, stream: Any) -> Any:
+    """A `torch.Stream` that C++ has handed out, as one of the stand-in `made`. Others are returned as they are."""
+    if type(stream) is not made.__mro__[1]:
+        return stream
+    return made(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
 
 
 def _elapsed(kind: Any, start: Any, end: Any) -> float:
@@ -120,14 +153,20 @@ def identity(stream: Any) -> tuple[Any, int]:
     """(device, handle) of a `torch.cuda.Stream`, a `torch.Stream` or a stand-in."""
     handle = getattr(stream, "cuda_stream", None)
     if handle is None:
-        handle = getattr(stream, "native_handle", None)
-    if handle is None:
-        handle = stream.stream_id
+        with contextlib.suppress(RuntimeError):  # a backend whose streams have none
+            handle = getattr(stream, "native_handle", None)
+    if handle is None:  # an older torch: the number of a `torch.Stream` is not the handle, the same stream must be asked
+        same = (stream.stream_id, stream.device_index, stream.device_type) if _is_cuda(stream) else None
+        handle = sys.modules["torch"].cuda.Stream(*same).cuda_stream if same else stream.stream_id
     index = getattr(stream, "device_index", None)
     if index is None:
         device = stream.device
         index = getattr(device, "index", device)
     return index or 0, int(handle)
+
+
+def _is_cuda(stream: Any) -> bool:
+    return getattr(getattr(stream, "device", None), "type", None) == "cuda"
 
 
 def stream_name(
