@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -123,7 +124,7 @@ def test_many_streams_take_bounded_memory_and_say_nothing_wrong() -> None:
 def test_many_streams_in_order_are_silent() -> None:
     names = [f"s{n}" for n in range(EDGES_APART + 8)]
     ops = [access(names[0], writes="5")]
-    for before, name in zip(names, names[1:], strict=False):
+    for before, name in pairwise(names):
         ops += [*edge(before, name, name), access(name, writes="5")]
     trace = from_objects({"kvsan_trace": 1, "pools": {"gpu": 8}, "streams": {name: {} for name in names}}, ops)
     assert check_trace(trace, each_edge=True).hazards == ()

@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from kvsan.checker import advice, check, live, tracefile
+from kvsan.checker import advice, check, check_trace, live, tracefile
 from kvsan.checker.attach.handoff import HandingQueue
 from kvsan.checker.live import KvsanHazard, LiveCheck
 from kvsan.checker.options import Options
@@ -82,7 +82,8 @@ def test_the_live_check_finds_what_the_trace_shows(name: str) -> None:
             live.stream(stream, facts)
         for number, op in enumerate(trace):
             live.take(number, op)
-    offline = check(str(path))
+    with open_trace(str(path)) as trace:
+        offline = check_trace(trace, each_edge=True)
     counted = {(f.hazard.kind.value, f.hazard.pool): f.blocks for f in live.findings.real()}
     assert counted == {(kind, pool): blocks for (kind, pool, _, _), blocks in offline.totals().items()}
     assert live.coverage().document()["ops"] == offline.coverage.document()["ops"]

@@ -323,7 +323,13 @@ def test_the_lock_is_held_over_a_non_blocking_call(world: World, log: Log, calls
 def test_real_torch_is_hooked_and_put_back() -> None:
     torch = pytest.importorskip("torch")
     log = Log()
-    names = [(torch, "Event"), (torch, "Stream"), (torch.cuda, "synchronize"), (torch.Tensor, "item"), (torch.cuda.Event, "record")]
+    names = [
+        (torch, "Event"),
+        (torch, "Stream"),
+        (torch.cuda, "synchronize"),
+        (torch.Tensor, "item"),
+        (torch.cuda.Event, "record"),
+    ]
     before = [getattr(owner, name) for owner, name in names]
     made = install(Recorder([log]))
     try:
@@ -345,7 +351,7 @@ def cpu_stream(torch: Any) -> Any:
 
 @pytest.mark.parametrize("hooked", [True, False])
 def test_a_generic_stream_records_an_event_of_the_stand_in(hooked: bool) -> None:
-    """`torch.Stream.record_event` takes an event of its very class only; without a GPU the backend refuses after that."""
+    """`torch.Stream.record_event` takes an event of its very class; without a GPU the backend refuses after that."""
     torch: Any = pytest.importorskip("torch")
     raw = torch.Event("cpu")
     made = install(Recorder([Log()])) if hooked else None
@@ -393,7 +399,7 @@ class HandedOut:
     """What C++ hands out streams by."""
 
     def __init__(self, torch: Any) -> None:
-        self.current_stream = lambda: torch_stream(torch)
+        self.current_stream: Any = lambda: torch_stream(torch)
 
 
 def torch_stream(torch: Any) -> Any:
@@ -403,7 +409,7 @@ def torch_stream(torch: Any) -> Any:
 @pytest.mark.parametrize("hooked", [True, False])
 def test_a_stream_that_is_handed_out_is_one_of_the_stand_in(hooked: bool) -> None:
     torch: Any = pytest.importorskip("torch")
-    there = HandedOut(torch)
+    there: Any = HandedOut(torch)
     surface = Surface(replaced_streams=((torch, "Stream"),), handed_out=((there, "current_stream"),))
     made = install(Recorder([Log()]), surface) if hooked else None
     try:

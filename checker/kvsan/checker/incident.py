@@ -139,6 +139,8 @@ class Incident:
         if restored.left_out:
             about["pasts_left_out"] = restored.left_out
         header = replace(self.header, attached=True, other={**self.header.other, **about})
+        if self.hazard.possible and not header.unseen.edges:  # what another process knew is not in this trace
+            header = replace(header, unseen=replace(header.unseen, edges=1))
         with TraceWriter(path, header) as out:
             for number, op in lines:
                 document = op_document(op)

@@ -60,6 +60,8 @@ class Online:
         )
         self._hands = HandOrder(self.advice, max_tokens)
         self.lost: Callable[[], None] | None = None
+        self.foreign: Callable[[], None] | None = None
+        """Called when a token is taken that was never put here."""
         self._attached = attached
         self._lifetime = lifetime
         self._rules: dict[type, Callable[[int, Any], list[Hazard] | None]] = {
@@ -183,8 +185,11 @@ class Online:
 
     def _get(self, op: int, what: Get) -> None:
         self._hands.get(what.by, what.token)
-        if self.clocks.get(what.by, what.token) is False and self.lost is not None:
+        found = self.clocks.get(what.by, what.token)
+        if found is False and self.lost is not None:
             self.lost()
+        elif found is None and self.foreign is not None:
+            self.foreign()
 
     def _drop(self, op: int, what: Drop) -> None:
         self._hands.forget(what.event)

@@ -189,9 +189,10 @@ class Session:
             elif self._printed == self.options.max_reports + 1:
                 self.log.say(f"kvsan[{self.pid}]: more hazards are counted and not printed (max_reports)")
             self._incident(found)
-        if self.options.halt_on_error:
+        certain = [found for found in fresh if not found.hazard.possible]  # another process may have ordered the rest
+        if self.options.halt_on_error and certain:
             self._end_from_thread()
-            first = marked(fresh[0], self.recorder.ledger.edges)
+            first = marked(certain[0], self.recorder.ledger.edges)
             raise KvsanHazard(first.hazard, "\n" + words.finding(first, self.pid, self._printed))
 
     def _end_from_thread(self) -> None:

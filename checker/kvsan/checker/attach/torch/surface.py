@@ -155,7 +155,9 @@ def identity(stream: Any) -> tuple[Any, int]:
     if handle is None:
         with contextlib.suppress(RuntimeError):  # a backend whose streams have none
             handle = getattr(stream, "native_handle", None)
-    if handle is None:  # an older torch: the number of a `torch.Stream` is not the handle, the same stream must be asked
+    if (
+        handle is None
+    ):  # an older torch: the number of a `torch.Stream` is not the handle, the same stream must be asked
         same = (stream.stream_id, stream.device_index, stream.device_type) if _is_cuda(stream) else None
         handle = sys.modules["torch"].cuda.Stream(*same).cuda_stream if same else stream.stream_id
     index = getattr(stream, "device_index", None)
