@@ -8,7 +8,8 @@ One line at the start; each new sort of hazard as it is found; a summary with th
 process with hazards ends with status `exitcode`, set at the very end of the interpreter so that every other exit
 handler has run. A fault inside turns the session off, says so at once, and makes the verdict Incomplete; the engine
 goes on. A forked child starts over with its own log: `%p` in a path is the process id, and without it every process
-but the first puts its id before the suffix.
+but the first puts its id before the suffix, as does one that would write over what another process has written since
+it began.
 
 Relies on: attachments that undo themselves through `on_close`. Does not cover: a process that ends by `os._exit` or
 SIGKILL (no summary; the trace reads to its last flush and is not Clean), signals other than SIGTERM.
@@ -21,6 +22,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
@@ -39,7 +41,7 @@ from kvsan.checker import suppressions as known
 from kvsan.checker.attach.recorder import Recorder, Sink
 from kvsan.checker.incident import Ring
 from kvsan.checker.live import Finding, KvsanHazard, LiveCheck
-from kvsan.checker.manners import LastWord, Log, exits_with, numbered, on_sigterm, own_path
+from kvsan.checker.manners import LastWord, Log, exits_with, numbered, on_sigterm, own_path, with_id, written_since
 from kvsan.checker.options import Options
 from kvsan.checker.report import session as words
 from kvsan.checker.summary import Summary, header_of, marked, summarise
@@ -77,10 +79,12 @@ class Session:
         self._printed = 0
         self._ending = False
         self._closed = False
+        self._began = time.time_ns()
+        self._reported = ""
         self._said: dict[str, Any] | None = None
         self._writers: list[threading.Thread] = []
         sinks: list[Sink] = []
-        self._trace = TraceFile(own_path(given.trace), self._header) if given.trace else None
+        self._trace = TraceFile(own_path(given.trace), self._header, self._say) if given.trace else None
         if self._trace is not None:
             sinks.append(self._trace)
         self._ring = None
@@ -144,6 +148,9 @@ class Session:
         more = f" ({given})" if given else ""
         self.log.say(f"kvsan {_version()}: watching stream order on KV blocks in process {self.pid}{more}")
 
+    def _say(self, text: str) -> None:
+        self.log.say(f"kvsan[{self.pid}]: {text}")
+
     def say_summary(self) -> None:
         """Prints the summary, if anything of it has changed since it was last printed."""
         seen = self.summary()
@@ -162,6 +169,9 @@ class Session:
         if not self.options.report or seen.idle:
             return seen
         path = own_path(self.options.report)
+        if self._reported != path and written_since(path, self._began):  # by a process that we do not know of
+            path = with_id(path)
+        self._reported = path
         try:
             with open(path, "wb") as out:
                 out.write(msgspec.json.encode(seen.document()) + b"\n")

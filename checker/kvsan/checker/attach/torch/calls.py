@@ -4,8 +4,8 @@ Where a line stands (`TRACE.md`): a non-blocking call is made and logged under t
 logged at its entry without it. Only the outermost wrapped call of a thread is logged: `Stream.wait_event` calls
 `Event.wait`, and the two are one wait. A call that raises is no line.
 
-`torch.Event` and `torch.Stream` are C types that cannot be changed; they are replaced by subclasses of themselves, which
-`isinstance` does not tell apart. Those made before that, and whatever C++ code orders by itself, go by the wrappers:
+`torch.Event` and `torch.Stream` are C types that cannot be changed; subclasses of themselves, which `isinstance` does
+not tell apart, take their places. Those made before that, and whatever C++ code orders by itself, go by the wrappers:
 PyTorch's trace callbacks see those and count them as unseen edges (`crosscheck`).
 
 While a thread captures a CUDA graph, its calls order nothing outside: no lines (`graphs`).
