@@ -11,7 +11,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-
 _LOADED_IN = os.getpid()
 
 

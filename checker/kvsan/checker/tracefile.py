@@ -50,7 +50,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TraceFile:
-    """A `Sink`. `header` says what line 1 has to hold now; `say` is told if the file has another name than was asked."""
+    """A `Sink`. `header` says what line 1 has to hold now; `say` hears of a file of another name than asked for."""
 
     def __init__(self, path: str, header: Callable[[], Header], say: Callable[[str], None] | None = None) -> None:
         self.path = path
