@@ -597,3 +597,42 @@ def test_every_incident_has_a_file_of_its_own(tmp_path: Path, path: str, names: 
         run(session, fenced=False, label=f"load{number}")
     assert session.close().incidents == tuple(str(tmp_path / names.format(number)) for number in (1, 2, 3))
     assert all(check(incident).hazards for incident in session.incidents)
+
+
+@pytest.mark.parametrize("fenced", [True, False])
+@pytest.mark.parametrize("old", [True, False])
+def test_a_block_that_has_raced_shows_the_next_missing_fence_in_its_incident(
+    tmp_path: Path, old: bool, fenced: bool
+) -> None:
+    """Also if all of that lies before the ring's part of the run."""
+    session = Session(quiet(tmp_path, incident=0.2))
+    recorder, clock = session.recorder, [0]
+    recorder._clock = lambda: clock[0]
+    recorder.pool("gpu", 8)
+    recorder.access("forward", on="compute", reads={"gpu": [1]}, writes={"gpu": [2]}, by="h0")
+    recorder.record("compute", "done", by="h0")
+    recorder.access("store", on="store", reads={"gpu": [2]}, by="h0")  # the first race
+    for number in range(1000):
+        clock[0] += 1_000_000 if old else 1
+        recorder.access("other", on="t", writes={"gpu": [4]}, by="h1")
+    if fenced:
+        recorder.wait("load", "done", by="h0")
+    recorder.access("load", on="load", writes={"gpu": [1, 2]}, by="h0")
+    seen = session.close()
+    found = {(f.hazard.kind.value, f.hazard.earlier.label, str(f.hazard.blocks)) for f in seen.findings}
+    expected = {("RAW", "forward", "2"), ("WAR", "store", "2")}
+    if not fenced:
+        expected |= {("WAR", "forward", "1"), ("WAW", "forward", "2")}
+    assert found == expected
+    assert len(seen.incidents) == len(expected)
+    for path, finding in zip(seen.incidents, seen.findings, strict=True):
+        with open_trace(path) as trace:
+            again = check_trace(trace, each_edge=True)
+        h = finding.hazard
+        shown = {(g.kind, g.earlier.label, g.later.label, str(g.blocks), g.reuse) for g in again.hazards}
+        assert (h.kind, h.earlier.label, h.later.label, str(h.blocks), h.reuse) in shown
+        every = check(path, all_pairs=True)
+        assert any((g.kind, str(g.blocks)) == (h.kind, str(h.blocks)) for g in every.hazards)
+        if old and h.later.label == "load":  # nothing in front of the ring's part races
+            ops = len(again.hazards)
+            assert ops == len([g for g in again.hazards if g.later.label == "load"])
