@@ -612,7 +612,7 @@ def test_a_block_that_has_raced_shows_the_next_missing_fence_in_its_incident(
     recorder.access("forward", on="compute", reads={"gpu": [1]}, writes={"gpu": [2]}, by="h0")
     recorder.record("compute", "done", by="h0")
     recorder.access("store", on="store", reads={"gpu": [2]}, by="h0")  # the first race
-    for number in range(1000):
+    for _ in range(1000):
         clock[0] += 1_000_000 if old else 1
         recorder.access("other", on="t", writes={"gpu": [4]}, by="h1")
     if fenced:

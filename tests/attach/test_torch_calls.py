@@ -14,6 +14,7 @@ from kvsan.checker import access, register_pool, session
 from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.attach.torch import Calls, Surface, deriving, install
 from kvsan.checker.attach.torch.crosscheck import CrossCheck
+from kvsan.checker.attach.torch.surface import identity
 from kvsan.checker.options import Options
 from kvsan.checker.session import Session
 from kvsan.model.ops import Access
@@ -419,6 +420,32 @@ def test_a_stream_that_is_handed_out_is_one_of_the_stand_in(hooked: bool) -> Non
         if made is not None:
             made.uninstall()
     assert type(there.current_stream()) is torch.Stream
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu", "old cuda"])
+def test_a_generic_stream_has_the_identity_of_the_stream_that_it_is(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Its `stream_id` is no handle: by that name one stream would be two, and what is in order race."""
+    torch: Any = pytest.importorskip("torch")
+
+    class Generic:
+        stream_id, device_index, device_type = 35, 1, 1
+        device = torch.device("cuda:1" if "cuda" in kind else "cpu")
+
+        if kind != "old cuda":
+
+            @property
+            def native_handle(self) -> int:
+                if kind == "cpu":
+                    raise RuntimeError("Backend doesn't support getting stream native handle.")
+                return 0x7000
+
+    class Same:
+        def __init__(self, *, stream_id: int, device_index: int, device_type: int) -> None:
+            assert (stream_id, device_index, device_type) == (35, 1, 1)
+            self.cuda_stream = 0x7000
+
+    monkeypatch.setattr(torch.cuda, "Stream", Same)
+    assert identity(Generic()) == (1, 35 if kind == "cpu" else 0x7000)
 
 
 @pytest.mark.parametrize("closed", [True, False])

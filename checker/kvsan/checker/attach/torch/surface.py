@@ -155,11 +155,11 @@ def identity(stream: Any) -> tuple[Any, int]:
     if handle is None:
         with contextlib.suppress(RuntimeError):  # a backend whose streams have none
             handle = getattr(stream, "native_handle", None)
-    if (
-        handle is None
-    ):  # an older torch: the number of a `torch.Stream` is not the handle, the same stream must be asked
-        same = (stream.stream_id, stream.device_index, stream.device_type) if _is_cuda(stream) else None
-        handle = sys.modules["torch"].cuda.Stream(*same).cuda_stream if same else stream.stream_id
+    if handle is None and _is_cuda(stream):  # an older torch: the number of a `torch.Stream` is not the handle
+        same = {name: getattr(stream, name) for name in ("stream_id", "device_index", "device_type")}
+        handle = sys.modules["torch"].cuda.Stream(**same).cuda_stream
+    if handle is None:
+        handle = stream.stream_id
     index = getattr(stream, "device_index", None)
     if index is None:
         device = stream.device
