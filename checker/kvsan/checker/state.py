@@ -13,6 +13,9 @@ token through a stream and a thread of its own.
 Of a block that has raced before, the accesses cannot all be restored, since they would race again in front. What is
 restored of it is the earlier access of the hazard that the trace is to show, if it lies before the run's part.
 
+Which edges a debug session has named before (`findings.py`) is not restored: one that checks the trace names them again
+where the run's part shows them.
+
 Does not restore: that a stream has not met the barrier of a legacy stream yet (it is taken as met), anything else of
 blocks that have raced before, tokens that were taken and are taken again, warnings, and more than
 `MAX_HELPERS` distinct pasts of events and tokens (the oldest are left out, which may make a replayed hazard that the
