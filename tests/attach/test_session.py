@@ -56,6 +56,7 @@ def run(session: Session, *, fenced: bool, steps: int = 3, label: str = "load") 
             recorder.wait_stream(load, compute)
         with recorder.lock:
             recorder.access(label, on=load, writes={"gpu": blocks}, step=step)
+    recorder.settle_up()
 
 
 @pytest.mark.parametrize("fenced", [True, False])
