@@ -116,7 +116,9 @@ class LiveCheck:
         self.online.clocks.declare(name, stream)
 
     def take(self, index: int, op: Op) -> None:
-        self._note(op)
+        key = (type(op), op.by, getattr(op, "on", None))
+        counts = self._counts
+        counts[key] = counts.get(key, 0) + 1
         found = self.online.feed(index, op)
         if found:
             fresh = [finding for hazard in found if (finding := self.findings.add(hazard)) is not None]

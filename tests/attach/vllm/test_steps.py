@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +45,7 @@ def test_sets_of_random_runs(seed: int, usual: bool, monkeypatch: pytest.MonkeyP
     """`usual`: mostly steps of the same requests with one token each, some of them worked out late."""
     rng, rare = random.Random(seed), 0.1 if usual else 1.0
     if usual:
-        monkeypatch.setattr("attach.vllm.test_steps.GROUPS", GROUPS[:3])
+        monkeypatch.setattr(sys.modules[__name__], "GROUPS", GROUPS[:3])
     steps, slow = Steps(GROUPS, 4096), Slowly()
     late: list[tuple[Any, set[int], set[int]]] = []
     short: list[int] = []

@@ -36,6 +36,7 @@ class Calls:
         self.surface = surface
         self.here = Here()
         self._patches = patches
+        self._current = surface.current
         self._crosscheck = CrossCheck(self)
 
     def install(self) -> None:
@@ -66,6 +67,11 @@ class Calls:
     def name(self, stream: Any) -> str:
         """The name of a stream, the current one for `None`."""
         if stream is None:
+            current = self._current
+            if current is not None:
+                found = self.recorder.find_stream(*current())
+                if found is not None:
+                    return found
             stream = self.surface.current_stream()
         return stream_name(self.recorder, stream, external=self.surface.external)
 
