@@ -132,15 +132,16 @@ class Session:
 
     def settle_down(self) -> None:
         """Before a signal that may end the process: what is being written is written. The session goes on."""
-        for writer in self._writers:
-            writer.join(SIGTERM_WAIT)
-        if self._trace is not None and self.recorder.lock.acquire(timeout=SIGTERM_WAIT):
+        if self.recorder.lock.acquire(timeout=SIGTERM_WAIT):
             try:
+                self.recorder.settle_up()
                 with self.recorder.guard("flushing the trace"):
-                    self.recorder.settle_up()
-                    self._trace.flush_now()
+                    if self._trace is not None:
+                        self._trace.flush_now()
             finally:
                 self.recorder.lock.release()
+        for writer in self._writers:
+            writer.join(SIGTERM_WAIT)
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -85,6 +85,8 @@ def summarise(
     promised = replace(header, expects=Expects(header.expects.streams, due))
     findings = [marked(found, ledger.edges) for found in check.findings.real()] if check is not None else []
     why = [*coverage.missing(promised), *ledger.missing()]
+    if recorder.waiting:
+        why.append(f"the last {recorder.waiting} ops were not looked at: a signal came in the middle of that")
     if check is None:
         why = ["nothing was checked (check=0): check the trace", *ledger.missing()]
     return Summary(

@@ -9,7 +9,7 @@ the sinks, in line order: when `batch` lines wait, before a blocking call with `
 anything is said (summary, trace, end). With `batch` 1 every line is handed on at once.
 
 Relied on: what is queued does not change any more (ids are copied), and no sink needs to be asked before the next line.
-Dropped events and ended threads are noted after all lines that were made while they lived.
+Events and threads that are gone are noted before the next line.
 """
 
 from __future__ import annotations
@@ -37,10 +37,15 @@ BLOCKED = 128
 _Make = Callable[..., Op]
 
 
+def _gone(name: str) -> Op:
+    """In place of an op: a host thread has ended."""
+    raise NotImplementedError
+
+
 def _said(make: object) -> str:
     """What a line was, for the words of a fault."""
-    if make is None:
-        return "the end of threads and events"
+    if make is None or make is _gone:
+        return "the end of a thread"
     return "blocking" if type(make) is Held else str(getattr(make, "__name__", make)).strip("_").lower()
 
 
@@ -175,6 +180,11 @@ class Core:
         """How many ops were logged."""
         return self._count
 
+    @property
+    def waiting(self) -> int:
+        """How many lines wait to be worked off: after `settle_up` none, unless a signal came in the middle of that."""
+        return len(self._queue)
+
     # ── what could not be logged ──────────────────────────────────────────────────────────────────────────────────
 
     def unseen(self, *, copies: int = 0, edges: int = 0, what: str = "") -> None:
@@ -240,6 +250,8 @@ class Core:
         """Under the lock."""
         if len(self._queue) >= BLOCKED:
             self.settle_up()
+        if self._events.dead or self._threads.dead:
+            self._ended()
         index = self._count
         self._count = index + 1
         held = Held(index, op)
@@ -259,6 +271,8 @@ class Core:
 
     def _add(self, make: _Make, given: tuple[Any, ...]) -> int:
         """A line: `make(*given)` will be its op. Under the lock."""
+        if self._events.dead or self._threads.dead:
+            self._ended()
         index = self._count
         self._count = index + 1
         queue = self._queue
@@ -286,20 +300,19 @@ class Core:
         only = sinks[0].take if len(sinks) == 1 else None
         index, make = self._count - 1, None
         try:
-            while True:
-                while queue:
-                    index, make, given = queue.popleft()
-                    if type(make) is Held:
-                        self._hand_on(make)
-                    elif only is not None:
-                        only(index, make(*given))
-                    else:
-                        op = make(*given)
-                        for sink in sinks:
-                            sink.take(index, op)
-                index, make = self._count, None
-                if not self._ended():
-                    return
+            while queue:
+                index, make, given = queue.popleft()
+                if type(make) is Held:
+                    self._hand_on(make)
+                elif make is _gone:
+                    if self.on_thread_end is not None:
+                        self.on_thread_end(*given)
+                elif only is not None:
+                    only(index, make(*given))
+                else:
+                    op = make(*given)
+                    for sink in sinks:
+                        sink.take(index, op)
         except KvsanHazard:
             raise
         except Exception as error:
@@ -317,21 +330,14 @@ class Core:
         for sink in self._sinks:
             sink.hold(held.index, held.op)
 
-    def _ended(self) -> bool:
-        """Threads and events that are gone. They end anywhere, so it is only noted there; what they were part of has
-        been worked off. True if there are lines for that.
-        """
+    def _ended(self) -> None:
+        """Threads and events that are gone. They end anywhere, so it is only noted there."""
         while self._threads.dead:
-            name = self._threads.dead.popleft()
-            if self.on_thread_end is not None:
-                self.on_thread_end(name)
-        if not self._events.dead:
-            return False
+            self._queue.append((self._count - 1, _gone, (self._threads.dead.popleft(),)))
         by, now = self._threads.name(), self._clock()
         for name in self._events.take_dead():
             self._queue.append((self._count, Drop, (by, name, now)))
             self._count += 1
-        return True
 
     def _declare(self, name: str, stream: Stream) -> None:
         self.settle_up()
