@@ -27,8 +27,9 @@ LISTS = ("_give", "_take")
 class Meter:
     """Sums by name. `on` is whether they are being kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
         self.on = False
+        self._clock = clock
         self.hooks: dict[str, list[float]] = {}
         self.methods: dict[str, list[float]] = {}
 
@@ -39,15 +40,17 @@ class Meter:
     def around(self, sums: list[float], function: Callable[..., Any], sign: int) -> Callable[..., Any]:
         """A clock that adds (+1: a wrapper, and counts it) or takes off (-1: the original inside)."""
 
+        clock = self._clock
+
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
             if not self.on:
                 return function(*args, **kwargs)
-            began = perf_counter()
+            began = clock()
             try:
                 return function(*args, **kwargs)
             finally:
-                sums[1] += sign * (perf_counter() - began)
+                sums[1] += sign * (clock() - began)
                 sums[0] += sign > 0
 
         return timed
@@ -65,9 +68,9 @@ class Meter:
 
 
 @contextmanager
-def metered() -> Iterator[Meter]:
+def metered(clock: Callable[[], float] = perf_counter) -> Iterator[Meter]:
     """What is hooked from here on has clocks."""
-    meter = Meter()
+    meter = Meter(clock)
     wrap = Patches.wrap
 
     def clocked(self: Patches, owner: Any, name: str, make: Callable[[Any], Any], hook: Any = None) -> bool:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run_vllm.sh unpack|setup|kvsan|smoke|accept|loads|cost|mp|soak|hooks: the acceptance runs on a GPU machine without a network.
+# run_vllm.sh unpack|setup|kvsan|smoke|accept|loads|cost|csan|mp|soak|hooks: the acceptance runs on a GPU machine without a network.
 # Parts of vLLM come in .vllm/ (carried, one a call); results go to $OUT/results.jsonl. See tests/gpu/README.md.
 set -uo pipefail
 here=$(cd "$(dirname "$0")/../.." && pwd)
@@ -51,8 +51,12 @@ loads) # 0.24.0: at least 500 loads, without and with the load fence
     wait; cp /tmp/traces/0.24.0-v{1,2}-none.jsonl.gz "$out/" 2>/dev/null; table ;;
 cost) # one after the other: nothing else runs
     use 0.24.0; export KVSAN=1
-    for more in "" --graphs; do one "cost$more" 150 cost --windows 20 $more; wait; done
-    unset KVSAN; one csan 110 csan --windows 12; wait; table ;;
+    one cost 180 cost --windows 24; wait
+    one cost--graphs 120 cost --windows 48 --graphs; wait
+    for more in "" --graphs; do one "breakdown$more" 90 cost --windows 6 --breakdown $more; wait; done
+    table ;;
+csan) # PyTorch's own sanitizer, and a process that never had kvsan
+    use 0.24.0; unset KVSAN; one csan 110 csan --windows 12; wait; table ;;
 mp) # processes apart, merged
     use 0.24.0; export KVSAN=1; rm -f /tmp/traces/mp-*.gz
     one mp 150 mp --trace "/tmp/traces/mp-%p.jsonl.gz"; wait; ls -l /tmp/traces/mp-*.gz

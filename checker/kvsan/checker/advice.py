@@ -158,7 +158,7 @@ class HandOrder:
             known.pop(gone, None)
         for things in (self._events, self._streams):
             for name, touched in things.items():
-                if type(touched) is list:
+                if isinstance(touched, list):
                     if touched[0] == gone:
                         things[name] = _Touched({}, {})
                 else:
@@ -168,7 +168,9 @@ class HandOrder:
     def forget(self, event: str) -> None:
         self._events.pop(event, None)
 
-    def _touch(self, op: int, by: str, things: dict[str, _Touched | list[int]], what: str, name: str, changes: bool) -> None:
+    def _touch(
+        self, op: int, by: str, things: dict[str, _Touched | list[int]], what: str, name: str, changes: bool
+    ) -> None:
         me = self._index.get(by)
         if me is None:
             me = self.thread(by)
@@ -176,7 +178,7 @@ class HandOrder:
         if touched is None:
             things[name] = [me, self._puts[me], -1] if changes else [me, -1, self._puts[me]]
             return
-        if type(touched) is list:
+        if isinstance(touched, list):
             if touched[0] == me:
                 touched[1 if changes else 2] = self._puts[me]
                 return

@@ -1,10 +1,10 @@
 """What debug mode costs a step of vLLM's own engine without a GPU (`cpu_engine`): host µs added, and by hook.
 
-    python -m attach.vllm.cpu_cost --vllm FOLDER [--windows 20] [--profile]
+    python -m attach.vllm.cpu_cost --vllm FOLDER [--windows 20] [--meter]
 
-Windows alternate in one warm process between `on`, `off` (hooks in place, not listening) and, with `--out`, `out`
-(hooks taken away). The real model runner is not there, so its torch calls are not either: `benchmarks/bench_attach.py`
-has those. Prints a JSON object.
+Windows of `on`, `off` and `out` take turns in one warm process, as in `gpu.vllm_cost`. The real model runner is not
+there, and so none of its torch calls. Times are processor time, of all threads. Prints a JSON object. `spin_ns`
+says how fast the machine was (a turn of an empty Python loop; 20 on a quiet one): divide by it to compare two runs.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import statistics
 import time
 import types
 from contextlib import nullcontext
+from itertools import permutations
 from typing import Any
 
 from attach.meter import metered
 from attach.vllm import cpu_engine
+from gpu.vllm_cost import Switch, interval
 
 WARM = 2
 REQUESTS, TOKENS = 12, 48
@@ -54,12 +56,20 @@ def window(core: Any, device: Any, number: int) -> tuple[float, int]:
     requests(core, number)
     took: list[float] = []
     while core.scheduler.has_requests() or core.batch_queue:
-        began = time.perf_counter()
+        began = time.process_time()
         done = core.step_fn()
         if done[1]:
-            took.append(time.perf_counter() - began)
+            took.append(time.process_time() - began)
         device.pump()
     return 1e6 * statistics.mean(took), len(took)
+
+
+def spin() -> float:
+    """ns of a turn of a Python loop."""
+    began, total = time.process_time(), 0
+    for number in range(100_000):
+        total += number
+    return (time.process_time() - began) * 1e4
 
 
 def main() -> None:
@@ -68,7 +78,6 @@ def main() -> None:
     parser.add_argument("--windows", type=int, default=20)
     parser.add_argument("--window", type=int, default=128)
     parser.add_argument("--runner", default="v1", choices=("v1", "v2"))
-    parser.add_argument("--profile", action="store_true")
     parser.add_argument("--meter", action="store_true", help="clocks around the hooks, which cost too")
     options = parser.parse_args()
     options.connector = "SimpleCPUOffloadConnector"
@@ -81,7 +90,7 @@ def main() -> None:
     from kvsan.checker.attach.vllm.hooks import install
     from kvsan.checker.options import Options
 
-    with metered() if options.meter else nullcontext() as meter:
+    with metered(time.thread_time) if options.meter else nullcontext() as meter:
         debug = session.start(Options(log_path="/dev/null", incident=0))
         hooked = install(debug)
         older, newer = (
@@ -90,43 +99,38 @@ def main() -> None:
         runners.hook_runner(hooked, older, inside=True)
         runners.hook_runner(hooked, newer, inside=False)
         core = cpu_engine.engine(options.connector)
-        rows: dict[str, list[float]] = {"on": [], "off": []}
+        switch, speed = Switch(debug), []
+        rows: dict[str, list[float]] = {"on": [], "off": [], "out": []}
+        orders = list(permutations(rows))
         steps = ops = 0
-        profile: Any = None
-        if options.profile:
-            import cProfile
-
-            profile = cProfile.Profile()
         for number in range(WARM + options.windows):
-            for state in ("off", "on") if number % 2 else ("on", "off"):
-                debug.recorder.on = state == "on"
+            for state in orders[number % len(orders)]:
+                switch.throw(state)
+                speed.append(spin())
                 watched = state == "on" and number >= WARM
                 before = debug.recorder.ops
                 if meter is not None:
                     meter.on = watched
-                if profile is not None and watched:
-                    profile.enable()
-                took, count = window(core, device, 2 * number + (state == "on"))
-                if profile is not None and watched:
-                    profile.disable()
+                took, count = window(core, device, 3 * number + list(rows).index(state))
                 if number >= WARM:
                     rows[state].append(took)
                 if watched:
                     steps += count
                     ops += debug.recorder.ops - before
-        debug.recorder.on = True
-    if profile is not None:
-        import pstats
+        switch.throw("on")
 
-        pstats.Stats(profile).sort_stats("tottime").print_stats(60)
-    added = sorted(on - off for on, off in zip(rows["on"], rows["off"], strict=True))
+    def added(this: str, other: str) -> list[float]:
+        values = [one - two for one, two in zip(rows[this], rows[other], strict=True)]
+        return [round(value, 1) for value in (statistics.median(values), *interval(values))]
+
     print(
         json.dumps(
             {
-                "off_us": round(statistics.median(rows["off"]), 1),
-                "on_us": round(statistics.median(rows["on"]), 1),
-                "added_us": round(statistics.median(added), 1),
-                "added_each": [round(value) for value in added],
+                **{f"{state}_us": round(statistics.median(took), 1) for state, took in rows.items()},
+                "on_over_out": added("on", "out"),
+                "on_over_off": added("on", "off"),
+                "off_over_out": added("off", "out"),
+                "spin_ns": round(statistics.median(speed), 1),
                 "ops_a_step": round(ops / steps, 1),
                 "steps": steps,
                 "verdict": debug.close().document()["verdict"],

@@ -202,7 +202,7 @@ class Core:
             if not self.on:
                 return
             self.settle_up()
-            if not self.on:  # that failed too
+            if self.fault_text is not None:  # that failed too
                 return
             self.on = False
             self.fault_text = f"kvsan turned itself off at op {self._count}: {type(error).__name__} in {where}: {error}"
@@ -212,7 +212,9 @@ class Core:
     # ── for the session ───────────────────────────────────────────────────────────────────────────────────────────
 
     def listen(self, sinks: Iterable[Sink], *, batch: int = 1) -> None:
-        """Starts over with other sinks: ops from 0, names as they are; lines that wait are let go. In a forked child the lock is a new one, since
+        """Starts over with other sinks: ops from 0, names as they are; lines that wait are let go.
+
+        In a forked child the lock is a new one, since
         the thread that held it is not there.
         """
         self.lock = threading.RLock()
@@ -302,7 +304,7 @@ class Core:
         try:
             while queue:
                 index, make, given = queue.popleft()
-                if type(make) is Held:
+                if isinstance(make, Held):
                     self._hand_on(make)
                 elif make is _gone:
                     if self.on_thread_end is not None:
@@ -322,13 +324,16 @@ class Core:
 
     def _hand_on(self, held: Held) -> None:
         op = held.settled
-        if op is not None:
+        if op is held.op:  # it has returned meanwhile
             for sink in self._sinks:
                 sink.take(held.index, op)
             return
         held.told = True
         for sink in self._sinks:
             sink.hold(held.index, held.op)
+        if op is not None:  # it has failed
+            for sink in self._sinks:
+                sink.settle(held.index, op)
 
     def _ended(self) -> None:
         """Threads and events that are gone. They end anywhere, so it is only noted there."""

@@ -187,7 +187,10 @@ class Recorder(Core):
         label: str,
         order: Source,
         batch: bool,
-        *rest: Any,
+        planned: int | None,
+        step: int | str | None,
+        owner: int | str | None,
+        site: str | None,
     ) -> Op:
         if touches is not None:
             reads, writes = touches()
@@ -195,7 +198,7 @@ class Recorder(Core):
         write = self._blocks(writes, batch) if writes else {}
         if not read and not write:
             return Put(by, f"{label} of no block at {now}", now)
-        return Access(by, on, read, write, label, order, batch, *rest, now)
+        return Access(by, on, read, write, label, order, batch, planned, step, owner, site, now)
 
     def _alloc(self, by: str, pool: str, ids: Ids, now: int) -> Op:
         return Alloc(by, pool, self._some(pool, ids), now)
@@ -250,10 +253,10 @@ class Recorder(Core):
                 who, queue = by or self._threads.name(), self._queue
                 if queue and type(some) is list:
                     index, last, given = queue[-1]
-                    if last == make and given[1] == pool and given[0] == who and index > self._sealed:
-                        if type(given[2]) is list:
-                            given[2].extend(some)
-                            return
+                    mergeable = index > self._sealed and last == make and type(given[2]) is list
+                    if mergeable and given[0] == who and given[1] == pool:
+                        given[2].extend(some)
+                        return
                 self._add(make, (who, pool, some, self._clock()))
             except Exception as error:
                 self.fault(where, error)

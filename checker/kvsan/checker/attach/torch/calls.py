@@ -35,7 +35,7 @@ class Calls:
         self.recorder = recorder
         self.surface = surface
         self.here = Here()
-        self._patches = patches
+        self.patches = patches
         self._current = surface.current
         self._crosscheck = CrossCheck(self)
 
@@ -61,19 +61,22 @@ class Calls:
 
     def uninstall(self) -> None:
         self._crosscheck.uninstall()
-        self._patches.undo()
+        self.patches.undo()
         self.recorder.attachments.pop("torch", None)
 
     def name(self, stream: Any) -> str:
         """The name of a stream, the current one for `None`."""
         if stream is None:
-            current = self._current
-            if current is not None:
-                found = self.recorder.find_stream(*current())
-                if found is not None:
-                    return found
+            found = self.known_current()
+            if found is not None:
+                return found
             stream = self.surface.current_stream()
         return stream_name(self.recorder, stream, external=self.surface.external)
+
+    def known_current(self) -> str | None:
+        """The name of the current stream, if that is to be had cheaply and has been met before."""
+        current = self._current
+        return None if current is None else self.recorder.find_stream(*current())
 
     def safe_name(self, stream: Any) -> str | None:
         """The same, where a fault must not keep the engine's call from being made."""
@@ -139,7 +142,7 @@ class Calls:
             self.recorder.ledger.note(
                 "torch is hooked by another session of this process, so this one hears nothing of it"
             )
-        self._patches.wrap(owner, name, lambda original: make(original, hook), hook)
+        self.patches.wrap(owner, name, lambda original: make(original, hook), hook)
 
     def _replace_class(self, owner: Any, name: str) -> None:
         """A subclass under the same name, which takes the original's instances for its own."""
@@ -150,7 +153,7 @@ class Calls:
             self.recorder.ledger.hook(f"torch.{name}", expected=False).missing(str(error))
             return
         self._event(made)
-        self._patches.replace(owner, name, made)
+        self.patches.replace(owner, name, made)
 
     # ── non-blocking: under the lock, call then line ──────────────────────────────────────────────────────────────
 

@@ -159,10 +159,8 @@ def stream_name(
     device, handle = identity(stream)
     found = recorder.find_stream(device, handle)
     if found is not None:
-        try:
+        with contextlib.suppress(AttributeError, TypeError):
             setattr(stream, _NAME, (recorder, recorder.streams_gone, found))
-        except (AttributeError, TypeError):
-            pass  # found again the same way
         return found
     kind: StreamKind | None = None
     if external is None:

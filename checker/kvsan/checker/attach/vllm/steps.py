@@ -185,8 +185,8 @@ class Steps:
     def _news(self, message: Message) -> None:
         for request in message.finished:
             self._forget(request)
-        for request, ids, _ in message.new:
-            self._replace(request, ids)
+        for request, lists, _ in message.new:
+            self._replace(request, lists)
         more = dict(message.more)
         for request in message.resumed:
             self._replace(request, more.pop(request, ()))
