@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run_vllm.sh PART…, each of unpack setup kvsan smoke accept loads mp offload fault hooks cost soak soak-and-more: the
+# run_vllm.sh PART…, each of unpack setup kvsan smoke accept loads mp offload fault hooks cost csan soak soak-and-more: the
 # acceptance runs on a GPU machine without a network. Parts of vLLM come in .vllm/ (carried, one a call). Each result is
 # a line on stdout that begins with RESULT, and one of $OUT/results.jsonl as soon as it is there. See README.md.
 set -uo pipefail; shopt -s nullglob
@@ -127,8 +127,12 @@ part() {
         soak "${SOAK_SECONDS:-300}"; hooks & mp 7; fault 7; offload 7; wait ;;
     cost) # one after the other: nothing else runs
         use 0.24.0
-        for more in "" --graphs; do KVSAN=1 BARE=1 one "cost$more" 150 cost --windows 20 $more; done
-        KVSAN=0 BARE=1 one csan 110 csan --windows 12 ;;
+        export KVSAN=1
+        BARE=1 one cost 180 cost --windows 24
+        BARE=1 one cost-graphs 120 cost --windows 48 --graphs
+        for more in "" --graphs; do BARE=1 one "breakdown${more#-}" 90 cost --windows 6 --breakdown $more; done ;;
+    csan) # PyTorch's own sanitizer, and a process that never had kvsan
+        use 0.24.0; KVSAN=0 BARE=1 one csan 110 csan --windows 12 ;;
     *) echo "run_vllm.sh: no part $1; accepted: $(sed -n '2s/.*each of \(.*\): the/\1/p' "$0")" >&2; exit 2 ;;
     esac
 }

@@ -130,7 +130,9 @@ class LiveCheck:
             self._elsewhere.declare(name, stream)
 
     def take(self, index: int, op: Op) -> None:
-        self._note(op)
+        key = (type(op), op.by, getattr(op, "on", None))
+        counts = self._counts
+        counts[key] = counts.get(key, 0) + 1
         found = self.online.feed(index, op)
         other = self._elsewhere
         if other is not None:

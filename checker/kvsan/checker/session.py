@@ -38,6 +38,7 @@ except ModuleNotFoundError as error:
 
 from kvsan.checker import options as opts
 from kvsan.checker import suppressions as known
+from kvsan.checker.attach.core import BATCH
 from kvsan.checker.attach.recorder import Recorder, Sink
 from kvsan.checker.incident import Ring
 from kvsan.checker.live import Finding, KvsanHazard, LiveCheck
@@ -101,7 +102,8 @@ class Session:
                 sinks.append(self._ring)
             sinks.append(self.check)
         self.recorder.on_thread_end = self.check.thread_gone if self.check is not None else None
-        self.recorder.listen(sinks)
+        # a hazard that is raised in the engine must be found where it happens
+        self.recorder.listen(sinks, batch=1 if given.halt_on_error else BATCH)
 
     # ── what an attachment uses ───────────────────────────────────────────────────────────────────────────────────
 
@@ -111,6 +113,7 @@ class Session:
 
     def summary(self) -> Summary:
         with self.recorder.lock:
+            self.recorder.settle_up()
             name = f"process {self.pid}"
             return summarise(self.recorder, self.check, name, self.incidents, inherited=self._forked)
 
@@ -123,6 +126,7 @@ class Session:
                     undo()
             self._closers.clear()
             with self.recorder.lock, self.recorder.guard("closing the trace"):
+                self.recorder.settle_up()
                 if self._trace is not None:
                     self._trace.close(whole=self.recorder.on)
             for writer in self._writers:
@@ -132,14 +136,16 @@ class Session:
 
     def settle_down(self) -> None:
         """Before a signal that may end the process: what is being written is written. The session goes on."""
-        for writer in self._writers:
-            writer.join(SIGTERM_WAIT)
-        if self._trace is not None and self.recorder.lock.acquire(timeout=SIGTERM_WAIT):
+        if self.recorder.lock.acquire(timeout=SIGTERM_WAIT):
             try:
+                self.recorder.settle_up()
                 with self.recorder.guard("flushing the trace"):
-                    self._trace.flush_now()
+                    if self._trace is not None:
+                        self._trace.flush_now()
             finally:
                 self.recorder.lock.release()
+        for writer in self._writers:
+            writer.join(SIGTERM_WAIT)
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -191,7 +197,7 @@ class Session:
         return self.options.incomplete_exitcode if seen.verdict.name == "incomplete" and judged else 0
 
     def _report(self, fresh: list[Finding]) -> None:
-        """Under the recorder's lock, in the thread that issued the later access."""
+        """Under the recorder's lock; with `halt_on_error` in the thread that issued the later access."""
         for found in (marked(found, self.recorder.ledger.edges) for found in fresh):
             self._printed += 1
             if self._printed <= self.options.max_reports:

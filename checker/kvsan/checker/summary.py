@@ -90,6 +90,8 @@ def summarise(
     findings = [marked(found, ledger.edges) for found in check.findings.real()] if check is not None else []
     certain = [found for found in check.findings.real() if not found.hazard.possible] if check is not None else []
     why = [*coverage.missing(promised), *ledger.missing()]
+    if recorder.waiting:
+        why.append(f"the last {recorder.waiting} ops were not looked at: a signal came in the middle of that")
     if check is None:
         why = ["nothing was checked (check=0): check the trace", *ledger.missing()]
     doubts = len(findings) - len(certain)

@@ -35,7 +35,8 @@ class Calls:
         self.recorder = recorder
         self.surface = surface
         self.here = Here()
-        self._patches = patches
+        self.patches = patches
+        self._current = surface.current
         self._crosscheck = CrossCheck(self)
 
     def install(self) -> None:
@@ -64,14 +65,22 @@ class Calls:
 
     def uninstall(self) -> None:
         self._crosscheck.uninstall()
-        self._patches.undo()
+        self.patches.undo()
         self.recorder.attachments.pop("torch", None)
 
     def name(self, stream: Any) -> str:
         """The name of a stream, the current one for `None`."""
         if stream is None:
+            found = self.known_current()
+            if found is not None:
+                return found
             stream = self.surface.current_stream()
         return stream_name(self.recorder, stream, external=self.surface.external)
+
+    def known_current(self) -> str | None:
+        """The name of the current stream, if that is to be had cheaply and has been met before."""
+        current = self._current
+        return None if current is None else self.recorder.find_stream(*current())
 
     def safe_name(self, stream: Any) -> str | None:
         """The same, where a fault must not keep the engine's call from being made."""
@@ -137,7 +146,7 @@ class Calls:
             self.recorder.ledger.note(
                 "torch is hooked by another session of this process, so this one hears nothing of it"
             )
-        self._patches.wrap(owner, name, lambda original: make(original, hook), hook)
+        self.patches.wrap(owner, name, lambda original: make(original, hook), hook)
 
     def _replace_class(self, owner: Any, name: str, hook: Callable[[Any], None]) -> Any:
         """A subclass under the same name, which takes the original's instances for its own. `None` if it cannot be."""
@@ -148,7 +157,7 @@ class Calls:
             self.recorder.ledger.hook(f"torch.{name}", expected=False).missing(str(error))
             return None
         hook(made)
-        self._patches.replace(owner, name, made)
+        self.patches.replace(owner, name, made)
         return made
 
     def _hand_out(self, owner: Any, name: str, made: Any) -> None:
@@ -164,7 +173,7 @@ class Calls:
 
             return handed_out
 
-        self._patches.wrap(owner, name, make)
+        self.patches.wrap(owner, name, make)
 
     # ── non-blocking: under the lock, call then line ──────────────────────────────────────────────────────────────
 

@@ -41,6 +41,8 @@ class Surface:
     current_stream: Callable[[], Any] = field(default=lambda: None)
     stream_of: Callable[[Any], Any] | None = None
     """The current stream of a tensor's device or of a device; without it `current_stream()`."""
+    current: Callable[[], tuple[int, int]] | None = None
+    """(device, handle) of the current stream, where that is to be had without making an object."""
     device_of: Callable[[Any], Any] = field(default=lambda device: 0 if device is None else device)
     on_device: Callable[[Any], bool] = field(default=lambda tensor: False)
     external: tuple[type, ...] = ()
@@ -75,8 +77,23 @@ def torch_surface() -> Surface:
         device_of=device_of,
         on_device=lambda tensor: bool(tensor.is_cuda),
         external=(cuda.ExternalStream,),
+        current=_raw_stream(torch),
         version=str(torch.__version__),
     )
+
+
+def _raw_stream(torch: Any) -> Callable[[], tuple[int, int]] | None:
+    """What TorchInductor's code asks for the current stream, unless torch's streams are somebody's stand-ins."""
+    device = getattr(torch._C, "_cuda_getDevice", None)
+    handle = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if device is None or handle is None or torch.cuda.current_stream.__module__ != torch.cuda.__name__:
+        return None
+
+    def current() -> tuple[int, int]:
+        where = device()
+        return where, handle(where)
+
+    return current
 
 
 def stand_in(original: Any, name: str) -> Any:
