@@ -80,3 +80,47 @@ def test_a_restored_state_finds_the_same(start: int) -> None:
         for cut in {len(objects) // 3, 2 * len(objects) // 3}:
             found += compare(header, objects, cut)[0]
     assert found > 10
+
+
+@pytest.mark.parametrize("start", range(0, 400, 100))
+def test_an_incident_shows_its_hazard_whatever_raced_before(start: int) -> None:
+    """A debug session reports a block again for each edge that it misses: its incident must show that hazard, of all
+    its blocks, and nothing may race in front.
+    """
+    shown = old = 0
+    for seed in range(start, start + 100):
+        header, objects = random_trace(seed)
+        trace = from_objects(header, objects)
+        ops = list(trace)
+        if out_of_reach(header, ops):
+            continue
+        cut = len(ops) // 2
+        run = Online(trace.header.pools, trace.header.streams, attached=True, each_edge=True)
+        for number, op in enumerate(ops[:cut]):
+            run.feed(number, op)
+        state = State.of(run, cut)
+        for number, op in enumerate(ops[cut:], cut):
+            for hazard in run.feed(number, op):
+                if hazard.kind in ("BATCH", "GEN"):
+                    continue
+                shown += 1
+                old += hazard.earlier.op < cut and not all(fresh_in(state, hazard.pool, b) for b in hazard.blocks)
+                show(trace.header, state, run, hazard, ops[cut : number + 1], seed)
+    assert shown > 50
+    assert old > 3, "no hazard of a block that had raced before the ring was tried"
+
+
+def fresh_in(state: State, pool: str, block: int) -> bool:
+    return bool(state.raced[pool].fresh(np.array([block]))[0])
+
+
+def show(header: Any, state: State, run: Online, hazard: Hazard, ring: list[Op], seed: int) -> None:
+    prefix = replay(state, run, hazard).lines
+    again = Online(header.pools, header.streams, attached=True, each_edge=True)
+    lines = list(renumbered([*prefix, *enumerate(ring, state.op)]))
+    found: list[Hazard] = []
+    for number, (_, op) in enumerate(lines):
+        found = again.feed(number, op)
+        assert number >= len(prefix) or not found, f"seed {seed}: the prefix races at {op}: {found}"
+    wanted = split([hazard], hazard.later.op)
+    assert wanted <= split(found, hazard.later.op), f"seed {seed}: {hazard} is not in {found}"

@@ -37,6 +37,7 @@ def test_an_access_stands_after_its_body_on_the_current_stream(debug: Session) -
     with world.on(side), access("copy", writes={"gpu": [1, 2]}, step=4):
         event.record(side)
     assert debug.check is not None
+    debug.recorder.settle_up()
     site = debug.check.online.findings.site(1, "s0", is_host=False)
     assert (site.label, site.on, site.step) == ("copy", "s0", 4)
     assert site.site is not None
@@ -49,6 +50,7 @@ def test_a_stream_can_be_named(debug: Session, on: Any, expected: str | None) ->
     with access("copy", writes={"gpu": [1]}, on=on):
         pass
     assert debug.check is not None
+    debug.recorder.settle_up()
     assert debug.check.online.findings.site(0, "", is_host=False).on == expected
 
 
@@ -87,6 +89,7 @@ def test_a_decorated_function_has_the_site_of_its_call(debug: Session) -> None:
 
     launch()
     assert debug.check is not None
+    debug.recorder.settle_up()
     site = debug.check.online.findings.site(0, "s", is_host=False).site
     assert site is not None
     assert site.startswith("test_declare.py:")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -261,6 +262,72 @@ def test_a_process_without_an_engine_has_no_verdict(tmp_path: Path) -> None:
     assert "CLEAN" not in err
 
 
+SIBLINGS = """
+import multiprocessing, os, sys
+sys.path.insert(0, os.getcwd())
+import worker
+if __name__ == "__main__":
+    context = multiprocessing.get_context({how!r})
+    children = [context.Process(target=worker.work, args=(n,)) for n in range(2)]
+    if {together}:
+        for child in children: child.start()
+        for child in children: child.join()
+    else:
+        for child in children: child.start(); child.join()
+    import engine
+    engine.run(fenced=True, first=40)
+"""
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("how", ["fork", "forkserver", "spawn"])
+def test_no_child_writes_into_another_s_file(tmp_path: Path, how: str, together: bool) -> None:
+    """The children start their sessions before their parent does, so that none can have told another."""
+    (tmp_path / "engine.py").write_text(ENGINE)
+    (tmp_path / "worker.py").write_text("def work(n):\n    import engine\n    engine.run(fenced=n == 0, first=n)\n")
+    script = SIBLINGS.format(how=how, together=together)
+    code, _, err = finish(start(tmp_path, "", "trace=t.jsonl:report=r.json:incident=0", script=script))
+    assert code == 0, err
+    traces = {path.name: check(str(path)) for path in tmp_path.glob("t*.jsonl")}
+    assert sorted(found.verdict.name for found in traces.values()) == ["clean", "clean", "racy"]
+    assert (traces["t.jsonl"].verdict.name, traces["t.jsonl"].ops) == ("clean", 5)
+    reports = {path.name: json.loads(path.read_text()) for path in tmp_path.glob("r*.json")}
+    assert sorted(found["verdict"] for found in reports.values()) == ["clean", "clean", "racy"]
+    assert reports["r.json"]["verdict"] == "clean"
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_a_fork_before_any_session_has_a_file_of_its_own(tmp_path: Path, loaded: bool) -> None:
+    """With `os.fork`, before or after kvsan was loaded: parent and child start sessions of their own, at once."""
+    (tmp_path / "engine.py").write_text(ENGINE)
+    script = f"""
+import os, sys, time
+sys.path.insert(0, os.getcwd())
+{"import kvsan.checker.session" if loaded else ""}
+ours, theirs = os.pipe()
+child = os.fork()
+import engine
+engine.run(fenced=bool(child), first=3)
+engine.debug._trace.flush()
+if child:
+    os.read(ours, 1); os.waitpid(child, 0)
+else:
+    os.write(theirs, b"x"); time.sleep(0.2)
+"""
+    code, _, err = finish(start(tmp_path, "", "trace=t.jsonl:report=r.json:incident=0", script=script))
+    assert code == 0, err
+    found = [check(str(path)) for path in tmp_path.glob("t*.jsonl")]
+    assert sorted(each.verdict.name for each in found) == ["clean", "racy"]
+    assert sorted(json.loads(path.read_text())["verdict"] for path in tmp_path.glob("r*.json")) == ["clean", "racy"]
+
+
+def test_a_run_after_a_run_writes_the_same_file(tmp_path: Path) -> None:
+    for fenced in (True, False):
+        run(tmp_path, f"run(fenced={fenced})", "trace=t.jsonl:report=r.json:incident=0")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["r.json", "t.jsonl"]
+        assert check(str(tmp_path / "t.jsonl")).verdict.name == ("clean" if fenced else "racy")
+
+
 # ── bounds ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -370,7 +437,8 @@ if __name__ == "__main__":
     _, out, err = finish(start(tmp_path, "", "report=r.json", script=script))
     assert f"child {0 if fenced else 66}" in out, err
     assert err.count(": CLEAN" if fenced else ": RACY") == 1
-    assert (tmp_path / "r.json").exists()
+    (report,) = tmp_path.glob("r*.json")
+    assert report.name != "r.json"  # its parent may start a session yet
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import queue
 import random
 import threading
@@ -16,6 +18,7 @@ import pytest
 from attach.stand_ins import Log
 from kvsan.checker.attach.handoff import HandingList, HandingQueue
 from kvsan.checker.attach.recorder import Recorder
+from kvsan.checker.attach.torch.surface import stand_in
 from kvsan.checker.index import IdBlocks, blocks_of, ids, index
 from kvsan.checker.online import Online
 from kvsan.model.ops import Access, Blocks, Get, Put
@@ -113,6 +116,54 @@ def test_an_event_ends_with_its_object_and_order_stays_sound(recorder: Recorder,
     gc.collect()
     recorder.put("t")
     assert log.shown() == ["record s e1", "drop e1", "put t"]
+
+
+@pytest.mark.parametrize("kind", ["with attributes", "without", "torch.Event", "its stand-in", "torch.cuda.Event"])
+def test_an_event_s_name_ends_with_it(recorder: Recorder, log: Log, kind: str) -> None:
+    """`torch.cuda.Event` of torch 2.10 to 2.12 never clears its weak references: it must have none of ours."""
+
+    class Bare:
+        __slots__ = ("__weakref__",)
+
+    make: Callable[[], Any] = {"with attributes": Event, "without": Bare}.get(kind, Event)
+    if "torch" in kind or kind == "its stand-in":
+        torch = pytest.importorskip("torch")
+        make = lambda: torch.Event("cpu")  # noqa: E731
+        if kind == "its stand-in":
+            made = stand_in(torch.Event, "Event")
+            make = lambda: made("cpu")  # noqa: E731
+        if kind == "torch.cuda.Event":
+            make = torch.cuda.Event if torch.cuda.is_available() else type("Event", (), {})  # a class of Python's
+    first = make()
+    recorder.record("s", first)
+    assert recorder.event(first) == recorder.event(first) == "e1"
+    bare = kind in ("without", "torch.Event")
+    assert weakref.getweakrefcount(first) == int(bare)
+    second = make()
+    assert recorder.event(second) == "e2"
+    del first
+    gc.collect()
+    recorder.put("t")
+    assert log.shown()[-2:] == ["drop e1", "put t"]
+    recorder.record("s", second)
+    assert log.shown()[-1] == "record s e2"  # and nothing of the one that lives
+
+
+def test_a_copy_of_an_event_is_another(recorder: Recorder, log: Log) -> None:
+    first = Event()
+    recorder.record("s", first)
+    for other in (copy.copy(first), copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
+        assert recorder.event(other) != "e1"
+        del other
+    assert recorder.event(first) == "e1"
+    recorder.put("t")
+    assert "drop e1" not in log.shown()
+
+
+def test_two_recorders_name_an_event_apart(recorder: Recorder) -> None:
+    event, other = Event(), Recorder([Log()], prefix="b.")
+    assert (recorder.event(event), other.event(event)) == ("e1", "b.e1")
+    assert (recorder.event(event), other.event(event)) == ("e1", "b.e1")
 
 
 def test_events_that_have_no_weak_references_are_held(recorder: Recorder) -> None:

@@ -12,7 +12,9 @@ import pytest
 from attach.stand_ins import Log, World
 from kvsan.checker import access, register_pool, session
 from kvsan.checker.attach.recorder import Recorder
-from kvsan.checker.attach.torch import Calls, deriving, install
+from kvsan.checker.attach.torch import Calls, Surface, deriving, install
+from kvsan.checker.attach.torch.crosscheck import CrossCheck
+from kvsan.checker.attach.torch.surface import identity
 from kvsan.checker.options import Options
 from kvsan.checker.session import Session
 from kvsan.model.ops import Access
@@ -322,7 +324,13 @@ def test_the_lock_is_held_over_a_non_blocking_call(world: World, log: Log, calls
 def test_real_torch_is_hooked_and_put_back() -> None:
     torch = pytest.importorskip("torch")
     log = Log()
-    names = [(torch, "Event"), (torch.cuda, "synchronize"), (torch.Tensor, "item"), (torch.cuda.Event, "record")]
+    names = [
+        (torch, "Event"),
+        (torch, "Stream"),
+        (torch.cuda, "synchronize"),
+        (torch.Tensor, "item"),
+        (torch.cuda.Event, "record"),
+    ]
     before = [getattr(owner, name) for owner, name in names]
     made = install(Recorder([log]))
     try:
@@ -336,6 +344,131 @@ def test_real_torch_is_hooked_and_put_back() -> None:
         made.uninstall()
     assert [getattr(owner, name) for owner, name in names] == before
     assert log.ops == []
+
+
+def cpu_stream(torch: Any) -> Any:
+    return torch.Stream(stream_id=3, device_index=0, device_type=0)
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+def test_a_generic_stream_records_an_event_of_the_stand_in(hooked: bool) -> None:
+    """`torch.Stream.record_event` takes an event of its very class; without a GPU the backend refuses after that."""
+    torch: Any = pytest.importorskip("torch")
+    raw = torch.Event("cpu")
+    made = install(Recorder([Log()])) if hooked else None
+    try:
+        for event in (torch.Event("cpu"), raw):
+            with pytest.raises(RuntimeError, match="doesn't support events"):
+                cpu_stream(torch).record_event(event)
+            with pytest.raises(RuntimeError, match="doesn't support events"):
+                cpu_stream(torch).record_event(event=event)
+        with pytest.raises(RuntimeError, match="doesn't support events"):
+            cpu_stream(torch).record_event()
+    finally:
+        if made is not None:
+            made.uninstall()
+            assert made.recorder.fault_text is None
+
+
+def test_the_stand_ins_are_what_they_stand_for() -> None:
+    torch: Any = pytest.importorskip("torch")
+    class_before, handed_out = torch.Stream, torch.accelerator.current_stream
+    before = cpu_stream(torch)
+    made = install(Recorder([Log()]))
+    try:
+        stream = cpu_stream(torch)
+        assert type(stream) is not class_before
+        assert isinstance(stream, class_before)
+        assert isinstance(before, torch.Stream)
+        assert (stream == before, hash(stream) == hash(before)) == (True, True)
+        assert (stream.stream_id, stream.device) == (before.stream_id, before.device)
+
+        class Mine(torch.Stream):  # type: ignore[misc]
+            pass
+
+        assert not isinstance(stream, Mine)
+        assert not issubclass(class_before, Mine)
+        assert isinstance(Mine(stream_id=3, device_index=0, device_type=0), torch.Stream)
+        assert not isinstance(3, torch.Stream)
+    finally:
+        made.uninstall()
+    assert (torch.Stream, torch.accelerator.current_stream) == (class_before, handed_out)
+    assert isinstance(stream, torch.Stream)
+
+
+class HandedOut:
+    """What C++ hands out streams by."""
+
+    def __init__(self, torch: Any) -> None:
+        self.current_stream: Any = lambda: torch_stream(torch)
+
+
+def torch_stream(torch: Any) -> Any:
+    return torch._C.Stream(stream_id=3, device_index=0, device_type=0)
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+def test_a_stream_that_is_handed_out_is_one_of_the_stand_in(hooked: bool) -> None:
+    torch: Any = pytest.importorskip("torch")
+    there: Any = HandedOut(torch)
+    surface = Surface(replaced_streams=((torch, "Stream"),), handed_out=((there, "current_stream"),))
+    made = install(Recorder([Log()]), surface) if hooked else None
+    try:
+        assert (type(there.current_stream()) is torch.Stream) is True  # whichever it is now
+        assert there.current_stream() == torch_stream(torch)
+    finally:
+        if made is not None:
+            made.uninstall()
+    assert type(there.current_stream()) is torch.Stream
+
+
+@pytest.mark.parametrize("kind", ["cuda", "cpu", "old cuda"])
+def test_a_generic_stream_has_the_identity_of_the_stream_that_it_is(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Its `stream_id` is no handle: by that name one stream would be two, and what is in order race."""
+    torch: Any = pytest.importorskip("torch")
+
+    class Generic:
+        stream_id, device_index, device_type = 35, 1, 1
+        device = torch.device("cuda:1" if "cuda" in kind else "cpu")
+
+        if kind != "old cuda":
+
+            @property
+            def native_handle(self) -> int:
+                if kind == "cpu":
+                    raise RuntimeError("Backend doesn't support getting stream native handle.")
+                return 0x7000
+
+    class Same:
+        def __init__(self, *, stream_id: int, device_index: int, device_type: int) -> None:
+            assert (stream_id, device_index, device_type) == (35, 1, 1)
+            self.cuda_stream = 0x7000
+
+    monkeypatch.setattr(torch.cuda, "Stream", Same)
+    assert identity(Generic()) == (1, 35 if kind == "cpu" else 0x7000)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_trace_callbacks_are_taken_back(monkeypatch: pytest.MonkeyPatch, closed: bool) -> None:
+    torch: Any = pytest.importorskip("torch")
+    from torch.cuda import _gpu_trace
+
+    held = [each for each in vars(_gpu_trace).values() if hasattr(each, "callback_list")]
+    before = [list(each.callback_list) for each in held]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch._C, "_activate_gpu_trace", lambda: None)
+    made = install(Recorder([Log()]))
+    other = CrossCheck(made)  # of another session, say
+    other.install()
+    assert sum(len(each.callback_list) for each in held) == sum(map(len, before)) + 8
+    made.uninstall()
+    assert sum(len(each.callback_list) for each in held) == sum(map(len, before)) + 4
+    if closed:
+        other.uninstall()
+        assert [list(each.callback_list) for each in held] == before
+    else:
+        _gpu_trace.EventDeletionCallbacks.fire_callbacks(1)  # those that stay are heard
+        other.uninstall()
 
 
 class Graph:

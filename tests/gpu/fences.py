@@ -6,22 +6,36 @@ that read their source in stream order. No part of kvsan: a sanitizer that mends
 
 Relied on: `SimpleCPUOffloadWorker` submits through `DmaCopyBackend.launch_copy`, and the copy thread copies in the
 order of submission (one queue). Works before or after kvsan's own hooks are in place.
+
+Where vLLM starts processes of its own, each has to be mended: `plugin` is an entry point of `vllm.general_plugins` that
+puts in what `KVSAN_TEST_FENCE` names.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 from collections import deque
 from typing import Any
 
+_MARK = "_fenced_from_outside"
 STREAM_ORDER = 1  # CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
 
 
+def plugin() -> None:
+    install(os.environ.get("KVSAN_TEST_FENCE", "none"))
+
+
 def install(mode: str) -> None:
+    """Once a process; a forked one has what its parent has."""
     if mode == "none":
         return
     import torch
     from vllm.v1.simple_kv_offload import copy_backend
+
+    if getattr(copy_backend, _MARK, None) is not None:
+        return
+    setattr(copy_backend, _MARK, mode)
 
     fenced = {"store": (True,), "load": (False,), "all": (True, False), "fixed": (True, False)}[mode]
     events: deque[Any] = deque()

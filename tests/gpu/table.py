@@ -1,25 +1,32 @@
-"""Prints `results.jsonl` of the acceptance runs as a table and writes nothing."""
+"""What came of a call: `table.py RESULTS` counts, `table.py --junit FILE STATUS` is the one line of a pytest run."""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
-SKIP = ("hooks", "words", "warnings", "accesses", "ops", "mode", "runner", "fence", "graphs", "connector", "version")
+
+def junit(path: str, status: str) -> str:
+    """A JSON line. A run that died before it wrote its report has none to show."""
+    row: dict[str, object] = {"run": "hooks", "status": int(status)}
+    if not Path(path).exists():
+        return json.dumps({**row, "failed": "no report was written"})
+    cases = list(ElementTree.parse(path).iter("testcase"))
+    bad = [f"{case.get('name')}" for case in cases if any(part.tag in ("failure", "error") for part in case)]
+    skipped = sum(any(part.tag == "skipped" for part in case) for case in cases)
+    row |= {"tests": len(cases), "skipped": skipped, "verdict": "passed" if not bad else "failed"}
+    return json.dumps({**row, "failed": bad} if bad else row)
 
 
 def main() -> None:
-    for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        name = " ".join(str(row.get(key)) for key in ("version", "mode", "runner", "fence") if row.get(key) is not None)
-        name += " graphs" if row.get("graphs") else ""
-        name += " offloading" if row.get("connector") == "OffloadingConnector" else ""
-        print(f"== {name}: {row.get('verdict')}, {row.get('ops')} ops, accesses {row.get('accesses')}")
-        for key, value in row.items():
-            if key not in SKIP and key != "verdict" and value not in (None, {}, [], ""):
-                print(f"   {key}: {value}")
-        print("   hooks:", ", ".join(f"{k} {v}" for k, v in (row.get("hooks") or {}).items()))
+    if sys.argv[1] == "--junit":
+        print(junit(*sys.argv[2:]))
+        return
+    rows = [json.loads(line) for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()]
+    bad = [str(row.get("run")) for row in rows if row.get("failed")]
+    print(f"{len(rows)} results, {len(bad)} failed: {', '.join(bad) or 'none'}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,66 @@ def test_torch_events_are_still_what_they_were(debug: Session) -> None:
     gc.collect()
     debug.recorder.put("t")
     assert debug.recorder.fault_text is None
+
+
+def test_an_event_ends_without_a_weak_reference(debug: Session) -> None:
+    """`torch.cuda.Event` of torch 2.10 to 2.12 leaves weak references dangling: names must not rest on one."""
+    for make in (torch.cuda.Event, torch.Event):
+        event = make()
+        event.record()
+        name = debug.recorder.event(event)
+        assert weakref.getweakrefcount(event) == 0
+        del event
+        gc.collect()
+        again = [make() for _ in range(64)]  # one of them at the same address
+        assert name not in {debug.recorder.event(each) for each in again}
+        debug.recorder.put(f"after {name}")
+        assert debug.check is not None
+        assert name not in debug.check.online.clocks.events, "its drop was not logged"
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_generic_stream_records_an_event(debug: Session, pool: Any, given: bool) -> None:
+    """`torch.Stream.record_event` takes an event of its very class; and the stream is one, whichever class names it."""
+    side, compute = torch.cuda.Stream(), torch.cuda.current_stream()
+    generic = torch.accelerator.current_stream()
+    assert isinstance(generic, torch.Stream)
+    with access("forward", reads={"gpu": [1]}):
+        pass
+    event = generic.record_event(torch.Event()) if given else generic.record_event()
+    assert isinstance(event, torch.Event)
+    side.wait_event(event)
+    with torch.cuda.stream(side), access("load", writes={"gpu": [1]}):
+        pass
+    assert debug.recorder.fault_text is None
+    assert kinds(debug) == []
+    assert debug.recorder.ledger.edges == 0
+    made = debug.recorder.attachments["torch"]
+    assert made.name(generic) == made.name(compute)  # type: ignore[attr-defined]
+
+
+def test_a_generic_stream_waits_and_is_waited_for(debug: Session, pool: Any) -> None:
+    side = torch.Stream("cuda")
+    with access("forward", reads={"gpu": [1]}):
+        pass
+    side.wait_stream(torch.accelerator.current_stream())
+    with side, access("load", writes={"gpu": [1]}):
+        pass
+    assert kinds(debug) == []
+    other = torch.Stream("cuda")
+    with other, access("late", writes={"gpu": [1]}):
+        pass
+    assert kinds(debug) == ["WAR", "WAW"]  # the forward's read, the load's write: `other` knows of neither
+    assert debug.recorder.ledger.edges == 0
+
+
+def test_a_closed_session_leaves_no_callback(debug: Session) -> None:
+    from torch.cuda import _gpu_trace
+
+    held = [each for each in vars(_gpu_trace).values() if hasattr(each, "callback_list")]
+    before = sum(len(each.callback_list) for each in held)
+    debug.close()
+    assert sum(len(each.callback_list) for each in held) == before - 4
 
 
 def test_elapsed_time_of_the_stand_in(debug: Session) -> None:

@@ -129,7 +129,8 @@ def outcome(options: argparse.Namespace, **more: Any) -> dict[str, Any]:
     from kvsan.checker import session
 
     debug = session.current()
-    out: dict[str, Any] = {"mode": options.mode, "runner": options.runner, "fence": options.fence, **more}
+    out: dict[str, Any] = {"run": options.name, "mode": options.mode, "runner": options.runner, "fence": options.fence}
+    out.update(more)
     out["graphs"], out["connector"] = options.graphs, options.connector
     if debug is None:
         return {**out, "verdict": "no session"}
@@ -167,7 +168,7 @@ def accept(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    from gpu import vllm_cost, vllm_soak
+    from gpu import results, vllm_cost, vllm_soak
 
     modes: dict[str, Any] = {"accept": accept, "mp": accept, "cost": vllm_cost.cost, "csan": vllm_cost.csan}
     modes.update(soak=vllm_soak.soak, fault=vllm_soak.fault)
@@ -182,23 +183,22 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--windows", type=int, default=24)
+    parser.add_argument("--breakdown", action="store_true", help="cost: clocks around the hooks")
     parser.add_argument("--cpu-gib", type=int, default=4)
     parser.add_argument("--trace", default="")
-    parser.add_argument("--out", default="")
+    parser.add_argument("--out", default="", help="each result is appended here")
+    parser.add_argument("--name", default="run")
+    parser.add_argument("--samples", default="", help="soak: the memory of the process, as it goes, is appended here")
     options = parser.parse_args()
     environment(options)
     try:
         found = modes[options.mode](options)
     except BaseException as error:
         found = {**vars(options), "failed": f"{type(error).__name__}: {error}"[:2000]}
-        print(json.dumps(found), flush=True)
+        results.emit({"run": options.name, **found}, options.out)
         raise
     found["max_rss_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
-    line = json.dumps(found, ensure_ascii=False)
-    print(line, flush=True)
-    if options.out:
-        with open(options.out, "a", encoding="utf-8") as out:
-            out.write(line + "\n")
+    results.emit({"run": options.name, **found}, options.out)
 
 
 if __name__ == "__main__":

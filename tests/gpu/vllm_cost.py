@@ -2,11 +2,20 @@
 
 A window serves `REQUESTS` new prompts to their end, so that the engine is idle where the switch is thrown; they fit
 into the GPU's blocks, so that none is preempted. A step is one that ran a forward: steps in which the engine only looks
-whether a load has come are many and short, and how many they are depends on what is measured. `off` is all
-hooks in place and the recorder not listening. The same windows without kvsan are served after the session was closed
-(hooks taken away), and by `csan` in a process that never had it. Reported: the median over pairs of neighbouring
-windows of what `on` adds to a step, with the interval that holds it with 95 % (order statistics, no assumption on the
-shape of the noise).
+whether a load has come are many and short, and how many they are depends on what is measured.
+
+Three states take turns, in another order each round: `on`; `off`, all hooks in place and the recorder not listening;
+`out`, the originals back in the place of all that `Patches` has put there. Reported: for each two of them the median
+over the rounds of what the one adds to the other, with the interval that holds it with 95 % (order statistics, no
+assumption on the shape of the noise). `off` over `out` is what installed hooks cost.
+
+What stays in `out`: events and queues that were made as stand-ins (their methods are the originals again, their class
+is not), names that were taken from a module before, and PyTorch's trace callbacks, which cannot be disarmed. Armed,
+PyTorch calls Python at each allocation and each free of device memory: `alloc_us` is an `empty` and its end, here armed
+and in `csan` (a process that never had kvsan) not; `allocations` is how many a step makes.
+
+`--breakdown`: clocks around hooks and recorder (`attach.meter`), which slow down all states; its windows are for µs by
+hook alone.
 """
 
 from __future__ import annotations
@@ -15,6 +24,8 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
+from itertools import permutations
 from math import comb
 from typing import Any
 
@@ -71,6 +82,7 @@ class Windows:
         clock.steps.clear()
         clock.empty = 0
         began = time.perf_counter()
+        allocations = _allocations()
         outputs = self.llm.generate(work, sampling(TOKENS), use_tqdm=False)
         seconds = time.perf_counter() - began
         made = sum(len(output.outputs[0].token_ids) for output in outputs)
@@ -81,6 +93,7 @@ class Windows:
             "tokens_per_s": made / seconds,
             "steps": len(clock.steps),
             "empty": clock.empty,
+            "allocations": (_allocations() - allocations) / len(clock.steps),
         }
 
 
@@ -88,7 +101,66 @@ def medians(rows: list[dict[str, float]]) -> dict[str, float]:
     return {key: round(statistics.median(row[key] for row in rows), 1) for key in rows[0]}
 
 
+def _allocations() -> int:
+    """How many pieces of device memory PyTorch has given out so far."""
+    import torch
+
+    return int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))
+
+
+def alloc_us() -> float:
+    """Host µs of one small tensor on the device and its end, least of some turns."""
+    import torch
+
+    def turn(count: int = 2000) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            torch.empty(1, device="cuda")
+        return 1e6 * (time.perf_counter() - began) / count
+
+    return round(min(turn() for _ in range(10)), 3)
+
+
+class Switch:
+    """Throws the session into one of the three states."""
+
+    def __init__(self, debug: Any) -> None:
+        self._recorder = debug.recorder
+        attached = debug.recorder.attachments
+        self._patches = [attached["vllm"].patches, attached["torch"].patches]
+        self._out = False
+
+    def throw(self, state: str) -> None:
+        if self._out and state != "out":
+            for patches in reversed(self._patches):
+                patches.put_back()
+        if state == "out" and not self._out:
+            for patches in self._patches:
+                patches.lift()
+        self._out = state == "out"
+        self._recorder.on = state == "on"
+
+
+def differences(rows: dict[str, list[dict[str, float]]], this: str, other: str) -> dict[str, Any]:
+    """What `this` adds to `other`: median and interval over the rounds, in µs and in percent."""
+    out: dict[str, Any] = {}
+    for key in ("step_us", "median_step_us", "window_us"):
+        pairs = [(one[key], two[key]) for one, two in zip(rows[this], rows[other], strict=True)]
+        added, share = [one - two for one, two in pairs], [100 * (one / two - 1) for one, two in pairs]
+        out[key] = [round(value, 1) for value in (statistics.median(added), *interval(added))]
+        out[f"{key}_percent"] = [round(value, 2) for value in (statistics.median(share), *interval(share))]
+    return out
+
+
 def cost(options: argparse.Namespace) -> dict[str, Any]:
+    from attach.meter import metered
+
+    # before vLLM loads its plugins: they put the hooks in place
+    with metered() if options.breakdown else nullcontext() as meter:
+        return _cost(options, meter)
+
+
+def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
     from gpu.vllm_acceptance import engine, outcome
     from kvsan.checker import session
     from kvsan.checker.attach.vllm import plugin
@@ -96,29 +168,36 @@ def cost(options: argparse.Namespace) -> dict[str, Any]:
     windows = Windows(engine(options), options.seed)
     debug = session.current()
     assert debug is not None
-    rows: dict[str, list[dict[str, float]]] = {"on": [], "off": []}
+    switch = Switch(debug)
+    rows: dict[str, list[dict[str, float]]] = {"on": [], "off": [], "out": []}
+    orders = list(permutations(rows))  # none is always the first, none always follows the same
+    steps = ops = 0
     for number in range(WARM + options.windows):
-        for state in ("off", "on") if number % 2 else ("on", "off"):  # neither is always the first
-            debug.recorder.on = state == "on"
+        for state in orders[number % len(orders)]:
+            switch.throw(state)
+            before = debug.recorder.ops
+            if meter is not None:
+                meter.on = state == "on" and number >= WARM
             row = windows.serve()
             if number >= WARM:
                 rows[state].append(row)
-    debug.recorder.on = True
-    summary: dict[str, Any] = {"windows": len(rows["on"])}
-    for key in ("step_us", "median_step_us", "window_us"):
-        pairs = [(on[key], off[key]) for on, off in zip(rows["on"], rows["off"], strict=True)]
-        added, share = [on - off for on, off in pairs], [100 * (on / off - 1) for on, off in pairs]
-        summary[f"added_{key}"] = [round(value, 1) for value in (statistics.median(added), *interval(added))]
-        summary[f"added_{key}_percent"] = [round(value, 2) for value in (statistics.median(share), *interval(share))]
-    summary["off"], summary["on"] = medians(rows["off"]), medians(rows["on"])
+                if state == "on":
+                    steps, ops = steps + int(row["steps"]), ops + debug.recorder.ops - before
+    switch.throw("on")
+    summary: dict[str, Any] = {"windows": len(rows["on"]), "ops_a_step": round(ops / steps, 1)}
+    for this, other in (("on", "out"), ("on", "off"), ("off", "out")):
+        summary[f"{this}_over_{other}"] = differences(rows, this, other)
+    summary.update({state: medians(rows[state]) for state in rows})
+    if meter is not None:
+        meter.on = False
+        summary["breakdown"] = meter.rows(steps)
+    summary["alloc_us_armed"] = alloc_us()
     began = time.perf_counter()
     for _ in range(1000):
         plugin_off(plugin)
     summary["plugin_off_us"] = round(1e3 * (time.perf_counter() - began), 2)
     found = outcome(options)
-    summary["saw"] = {key: found[key] for key in ("verdict", "why", "hazards")}  # half of the run was not seen
-    bare = [windows.serve() for _ in range(options.windows // 2)]  # `outcome` has closed the session
-    summary["closed"], summary["closed_each"] = medians(bare), [round(row["step_us"], 1) for row in bare]
+    summary["saw"] = {key: found[key] for key in ("verdict", "why", "hazards")}  # most of the run was not seen
     summary["each"] = {state: [round(row["step_us"], 1) for row in rows[state]] for state in rows}
     return {**found, **summary, "verdict": "not asked", "hazards": {}, "why": []}
 
@@ -142,6 +221,7 @@ def csan(options: argparse.Namespace) -> dict[str, Any]:
     windows = Windows(engine(options), options.seed)
     found: dict[str, Any] = {"mode": "csan", "runner": options.runner, "graphs": options.graphs}
     plain = [windows.serve() for _ in range(2 * WARM + options.windows)][2 * WARM :]
+    found["alloc_us_not_armed"] = alloc_us()
     found["plain"], found["plain_each"] = medians(plain), [round(row["step_us"], 1) for row in plain]
     try:
         from torch.cuda import _sanitizer

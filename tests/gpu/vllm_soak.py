@@ -1,13 +1,15 @@
 """A server that is treated badly while kvsan watches: aborts, preemptions, a killed copy thread, a broken kvsan.
 
 `soak` serves for some minutes with random arrivals and aborts and more requests than blocks, and notes the memory of
-the process as it goes; then the copy thread is killed and serving goes on for what needs no load. `fault` breaks
-kvsan's checker in the middle of a run: every request must still be answered, and the verdict be Incomplete.
+the process as it goes (without `KVSAN` the same server as a control); then the copy thread is killed and serving goes
+on for what needs no load. `fault` breaks kvsan's checker in the middle of a run: every request must still be answered,
+and the verdict be Incomplete.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import time
 from pathlib import Path
@@ -25,6 +27,7 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
 
     llm = engine(options)
     core = llm.llm_engine
+    preemptions = Preemptions(core)
     rng = random.Random(options.seed)
     work = prompts(400, options.seed)
     live: dict[str, float] = {}
@@ -35,8 +38,9 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
     killed_at = options.seconds * 0.85
     killed = False
     while (now := time.perf_counter() - began) < options.seconds:
-        if now - noted >= 15:
+        if now - noted >= 10:
             memory.append((round(now), rss_mb()))
+            sample(options, memory[-1], sent, done)
             noted = now
         while len(live) < 72:  # more than run at once: some are preempted, some wait
             name = f"soak{sent}"
@@ -59,11 +63,45 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
                 done += 1
         if not killed and now > killed_at:
             killed = kill_copy_thread()
+    memory.append((round(options.seconds), rss_mb()))
+    sample(options, memory[-1], sent, done)
     core.abort_request(list(live))
     until = time.perf_counter() + 5
     while core.has_unfinished_requests() and time.perf_counter() < until:
         core.step()
-    return outcome(options, sent=sent, finished=done, aborted=aborted, copy_thread_killed=killed, memory_mb=memory)
+    grew = memory[-1][1] - next(size for second, size in memory if second >= options.seconds / 5)
+    return outcome(
+        options,
+        sent=sent,
+        finished=done,
+        aborted=aborted,
+        preempted=preemptions.count,
+        copy_thread_killed=killed,
+        memory_mb=memory,
+        grew_mb=grew,  # in the last four fifths of the time
+    )
+
+
+def sample(options: argparse.Namespace, at: tuple[int, int], sent: int, done: int) -> None:
+    if options.samples:
+        row = {"run": options.name, "second": at[0], "rss_mb": at[1], "sent": sent, "finished": done}
+        with open(options.samples, "a", encoding="utf-8") as out:
+            out.write(json.dumps(row) + "\n")
+
+
+class Preemptions:
+    """Counts them where the scheduler makes them, with kvsan's own hook inside or without."""
+
+    def __init__(self, core: Any) -> None:
+        self.count = 0
+        scheduler = core.engine_core.engine_core.scheduler
+        original = scheduler._preempt_request
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.count += 1
+            return original(*args, **kwargs)
+
+        scheduler._preempt_request = counted
 
 
 def kill_copy_thread() -> bool:

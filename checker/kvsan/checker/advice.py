@@ -82,10 +82,18 @@ class Advice:
 
 @dataclass(slots=True)
 class _Touched:
-    """When each host thread last changed and last looked at a thing, in its number of puts so far."""
+    """When each host thread last changed and last looked at a thing, in its number of puts so far.
+
+    As long as one thread alone has touched it, a list of three stands for it: thread, changed, looked (-1: never).
+    """
 
     changed: dict[int, int]
     looked: dict[int, int]
+
+
+def _spread(alone: list[int]) -> _Touched:
+    me, changed, looked = alone
+    return _Touched({me: changed} if changed >= 0 else {}, {me: looked} if looked >= 0 else {})
 
 
 class HandOrder:
@@ -100,8 +108,8 @@ class HandOrder:
         self._puts: list[int] = []
         self._tokens: OrderedDict[str, dict[int, int]] = OrderedDict()
         self._spent: Recent[str, dict[int, int]] = Recent(SPENT_TOKENS)
-        self._events: dict[str, _Touched] = {}
-        self._streams: dict[str, _Touched] = {}
+        self._events: dict[str, _Touched | list[int]] = {}
+        self._streams: dict[str, _Touched | list[int]] = {}
 
     def thread(self, name: str) -> int:
         found = self._index.get(name)
@@ -148,20 +156,33 @@ class HandOrder:
         self._known[gone] = {}
         for known in self._known:
             known.pop(gone, None)
-        for touched in (*self._events.values(), *self._streams.values()):
-            touched.changed.pop(gone, None)
-            touched.looked.pop(gone, None)
+        for things in (self._events, self._streams):
+            for name, touched in things.items():
+                if isinstance(touched, list):
+                    if touched[0] == gone:
+                        things[name] = _Touched({}, {})
+                else:
+                    touched.changed.pop(gone, None)
+                    touched.looked.pop(gone, None)
 
     def forget(self, event: str) -> None:
         self._events.pop(event, None)
 
-    def _touch(self, op: int, by: str, things: dict[str, _Touched], what: str, name: str, changes: bool) -> None:
+    def _touch(
+        self, op: int, by: str, things: dict[str, _Touched | list[int]], what: str, name: str, changes: bool
+    ) -> None:
         me = self._index.get(by)
         if me is None:
             me = self.thread(by)
         touched = things.get(name)
         if touched is None:
-            touched = things[name] = _Touched({}, {})
+            things[name] = [me, self._puts[me], -1] if changes else [me, -1, self._puts[me]]
+            return
+        if isinstance(touched, list):
+            if touched[0] == me:
+                touched[1 if changes else 2] = self._puts[me]
+                return
+            touched = things[name] = _spread(touched)
         changed, looked = touched.changed, touched.looked
         if len(changed) > 1 or (changed and me not in changed):
             self._compare(op, me, changed, what, name)

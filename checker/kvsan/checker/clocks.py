@@ -261,6 +261,10 @@ class Clocks:
         host.vector = self._fit(before)
         host.version += 1
 
+    def learn(self, by: str, vector: Vector) -> None:
+        """The host thread knows all of this now."""
+        self._learn(self.host(by), vector)
+
     def pasts(self) -> dict[Agent, Vector]:
         """A copy of every agent's past, with what it will learn at its next op."""
         out = {}

@@ -1,7 +1,15 @@
 """From blocks that were found racing to the hazards that a report holds: words, lives, fixes, and what is new.
 
 Decides which blocks are reported (a block once for its first race, once for its first `BATCH` and once for its first
-`GEN`) and what is said of them; whether they race was decided before (`shadow.py`, `lives.py`). For words alone
+`GEN`) and what is said of them; whether they race was decided before (`shadow.py`, `lives.py`).
+
+With `each_edge` a block is reported once for each edge that it misses: for each kind, stream or thread of the earlier
+access and of the later. So one missing fence does not hide another that the same blocks would show. Each report is a
+pair of unordered accesses; what may be missing after a block's first race is a pair whose write lies before another
+write of that block (`shadow.py` knows the last alone). Its marks take `EDGES_APART` bits a block at most; edges beyond
+that many in one pool are told apart by their kind alone.
+
+For words alone
 (labels, steps, sites) the latest `PROVENANCE` accesses are remembered, and for naming an alloc the latest
 `LIVES_REMEMBERED` allocs: what is bounded here can lose a word of a report and never a report.
 """
@@ -14,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kvsan.checker import fix
 from kvsan.checker.clocks import Clocks, Issue
@@ -27,7 +36,9 @@ from kvsan.model.pasts import Element
 
 PROVENANCE = 1 << 15
 LIVES_REMEMBERED = 1 << 12
+EDGES_APART = 64
 
+_FENCED = (Kind.RAW, Kind.WAR, Kind.WAW)
 _Provenance = tuple[str | None, str | None, str | None, Any, Any, str | None]
 
 
@@ -50,7 +61,7 @@ class LifetimeNote:
 
 
 class Findings:
-    """What the online checker says. `possible` and `every` are those of `Online`."""
+    """What the online checker says. `possible`, `every` and `each_edge` are those of `Online`."""
 
     def __init__(
         self,
@@ -60,6 +71,7 @@ class Findings:
         assume_stream_order: bool,
         possible: bool,
         every: bool,
+        each_edge: bool = False,
     ) -> None:
         self.notes: list[LifetimeNote] = []
         self._clocks = clocks
@@ -67,8 +79,10 @@ class Findings:
         self._assume_stream_order = assume_stream_order
         self._possible = possible
         self._every = every
+        self._each_edge = each_edge
         self._shown: dict[tuple[Kind, str], Marks] = {}
         self._raced = {pool: Marks(life.size) for pool, life in lives.items()}
+        self._edges: dict[str, dict[tuple[Kind, int, int], Marks]] = {}
         self._words: Recent[int, _Provenance] = Recent(PROVENANCE)
         self._allocs: deque[tuple[int, str, Blocks]] = deque(maxlen=LIVES_REMEMBERED)
 
@@ -91,12 +105,33 @@ class Findings:
         """The first races among the blocks found: for each kind, pool, earlier access and life between, one hazard."""
         hazards: list[Hazard] = []
         for kind, pool, racing in found:
-            fresh = self._raced[pool].fresh(racing.ids)
+            if self._each_edge:
+                fresh = self._miss_an_edge(kind, pool, racing, issue)
+            else:
+                fresh = self._raced[pool].fresh(racing.ids)
             if fresh.any():
                 hazards += self._report(op, what, issue, kind, pool, Found(*(column[fresh] for column in racing)))
         for _, pool, racing in found:
             self._raced[pool].mark(racing.ids)
         return hazards
+
+    def _miss_an_edge(self, kind: Kind, pool: str, racing: Found, issue: Issue) -> npt.NDArray[np.bool_]:
+        """Which of the blocks have not shown this edge before. Marks them."""
+        later = issue.read_lane if kind is Kind.RAW else issue.write_lane
+        edges = self._edges.setdefault(pool, {})
+        fresh = np.zeros(len(racing.ids), np.bool_)
+        for earlier in np.unique(racing.lanes).tolist():
+            edge = (kind, earlier, later)
+            if edge not in edges and len(edges) >= EDGES_APART - len(_FENCED):
+                edge = (kind, -1, -1)
+            marks = edges.get(edge)
+            if marks is None:
+                marks = edges[edge] = Marks(self._lives[pool].size)
+            mine = racing.lanes == earlier
+            mine[mine] = marks.fresh(racing.ids[mine])
+            marks.mark(racing.ids[mine])
+            fresh |= mine
+        return fresh
 
     def _report(self, op: int, what: Access, issue: Issue, kind: Kind, pool: str, racing: Found) -> Iterable[Hazard]:
         """One hazard for the blocks that share the earlier access and the life between, the latest access first."""
@@ -226,7 +261,8 @@ class Findings:
 
     def nbytes(self) -> int:
         """Bytes of the marks of blocks that were reported."""
-        return sum(marks.nbytes() for marks in (*self._raced.values(), *self._shown.values()))
+        edges = (marks for found in self._edges.values() for marks in found.values())
+        return sum(marks.nbytes() for marks in (*self._raced.values(), *self._shown.values(), *edges))
 
 
 def groups(found: Ids, *keys: Ids) -> Iterator[tuple[tuple[int, ...], Blocks]]:

@@ -5,10 +5,11 @@ checker knew (`state.py`), and when one has lasted its time, the one before it i
 its time. What is written is a trace by
 itself: `start: attached`, the state as ops, then the ops, each with the number (`was`) that it had in the run. Whoever
 checks it finds the hazard again, also one whose earlier access is older than the ring: the state holds for every block
-its last write and the reads since.
+its last write and the reads since. A block that races several times in it shows all of that with `--all`, and its first
+race without.
 
 It cannot show: what happened between that earlier access and the ring (only what of it is still known), code sites and
-labels of accesses that the checker no longer remembers, blocks that had raced before.
+labels of accesses that the checker no longer remembers, other hazards of blocks that had raced before.
 
 A blocking call that is out when a segment begins is in force in that segment's state; if it fails, or has not returned
 when the ring is written, what its thread learnt by it is taken out again.
@@ -127,7 +128,7 @@ class Incident:
     def write(self, path: str) -> int:
         """Writes the trace; how many lines it has. Raises `OSError`."""
         first = self.segments[0].state
-        restored = replay(first, self.check.online)
+        restored = replay(first, self.check.online, self.hazard)
         lines = list(renumbered([*restored.lines, *self._ops()]))
         about: dict[str, Any] = {
             "incident": self.hazard.document(),
@@ -138,6 +139,8 @@ class Incident:
         if restored.left_out:
             about["pasts_left_out"] = restored.left_out
         header = replace(self.header, attached=True, other={**self.header.other, **about})
+        if self.hazard.possible and not header.unseen.edges:  # what another process knew is not in this trace
+            header = replace(header, unseen=replace(header.unseen, edges=1))
         with TraceWriter(path, header) as out:
             for number, op in lines:
                 document = op_document(op)

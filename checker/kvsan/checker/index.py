@@ -22,6 +22,9 @@ Index = Sequence[Any]
 IDS_A_SLICE = 256
 """From this many ids on, a slice is the cheaper way (measured: `docs/performance.md`)."""
 
+FEW = 64
+"""Up to so many ids a Python loop over them costs less than a numpy call."""
+
 KEPT = 1 << 19
 """So many runs and ids are kept for blocks that are looked up again: some 40 MB if all are single blocks."""
 
@@ -51,7 +54,10 @@ class IdBlocks(Blocks):
 
     @property
     def repeats(self) -> bool:
-        return self.keep and len(np.unique(self.ids)) < len(self.ids)
+        if not self.keep:
+            return False
+        count = len(self.ids)
+        return (len(set(self.ids.tolist())) if count < FEW else len(np.unique(self.ids))) < count
 
     @property
     def end(self) -> int:
@@ -82,6 +88,8 @@ def blocks_of(given: Any, size: int, *, repeats: bool = False) -> Blocks | None:
         if given.start < 0 or given.stop > size:
             raise ValueError(f"blocks {given.start}-{given.stop - 1} of a pool of {size} blocks")
         return Blocks(((given.start, given.stop),))
+    if type(given) is list and len(given) < FEW:
+        return _of_few(given, size, repeats)
     if isinstance(given, np.ndarray):
         found: Ids = given.astype(np.int64).ravel()  # a copy, always: engines reuse their arrays
     else:
@@ -97,6 +105,19 @@ def blocks_of(given: Any, size: int, *, repeats: bool = False) -> Blocks | None:
     if int(found.view(np.uint64).max()) >= size:  # a negative id is a large one
         raise ValueError(f"blocks {found.min()} to {found.max()} of a pool of {size} blocks")
     return IdBlocks(found, keep=repeats)
+
+
+def _of_few(given: list[int], size: int, repeats: bool) -> Blocks | None:
+    """As `blocks_of`: Python is quicker than numpy here."""
+    if not given:
+        return None
+    low, high = min(given), max(given)
+    if low < 0 or high >= size:
+        where = f"block {low}" if len(given) == 1 else f"blocks {low} to {high}"
+        raise ValueError(f"{where} of a pool of {size} blocks")
+    if len(given) == 1:
+        return Blocks(((int(low), int(low) + 1),))
+    return IdBlocks(np.array(given, np.int64), keep=repeats)
 
 
 class _Kept:

@@ -73,12 +73,21 @@ def check_trace(
     all_pairs: bool = False,
     assume_stream_order: bool = False,
     lifetime: bool = False,
+    each_edge: bool = False,
 ) -> Report:
-    """Checks a trace to its end. Raises `TraceError` at the first line that cannot be read."""
+    """Checks a trace to its end. `each_edge`: as a debug session reports (`findings.py`); not with `all_pairs`. Raises
+    `TraceError` at the first line that cannot be read.
+    """
     header = trace.header
     options = {"assume_stream_order": assume_stream_order, "possible": header.unseen.edges > 0}
     online = Online(
-        header.pools, header.streams, attached=header.attached, lifetime=lifetime, every=all_pairs, **options
+        header.pools,
+        header.streams,
+        attached=header.attached,
+        lifetime=lifetime,
+        every=all_pairs,
+        each_edge=each_edge,
+        **options,
     )
     pairs = Pairs(header.pools, header.streams, **options) if all_pairs else None
     coverage = Coverage()

@@ -5,6 +5,9 @@ that nobody takes are forgotten (`MAX_TOKENS`). Findings
 that have the same kind, pool, and the same two places (label, stream, code site) are one `Finding`: it is reported
 once, with the first hazard in full, and counted.
 
+From the first token on that another process has put, a hazard which that process may have ordered is `possible`
+(`elsewhere.py`).
+
 `KvsanHazard` is what `halt_on_error` raises in the engine's thread, after all sinks have taken the op.
 """
 
@@ -12,11 +15,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kvsan.checker.clocks import Vector
 from kvsan.checker.coverage import Coverage
+from kvsan.checker.elsewhere import Elsewhere
 from kvsan.checker.online import Online
 from kvsan.checker.suppressions import Suppression, Suppressions, properties
 from kvsan.model.hazard import Hazard
@@ -39,7 +43,9 @@ class KvsanHazard(RuntimeError):  # noqa: N818 - a finding, not an error of kvsa
 
 @dataclass(slots=True)
 class Finding:
-    """All hazards of one sort: the first in full (the first with reuse, if one has), and how many blocks and ops."""
+    """All hazards of one sort: the first in full (the first that is certain, and of those the first with reuse, if one
+    has), and how many blocks and ops.
+    """
 
     hazard: Hazard
     blocks: int = 0
@@ -58,7 +64,7 @@ class BySite:
         self._others: dict[int, Finding] = {}  # by suppression (0: none): what found no room in `_found`
 
     def add(self, hazard: Hazard) -> Finding | None:
-        """The finding, if it is new and not suppressed."""
+        """The finding, if it is new, or certain for the first time, and not suppressed."""
         key = tuple(properties(hazard).values())
         found = self._found.get(key)
         fresh = found is None
@@ -70,7 +76,9 @@ class BySite:
                 where = id(line) if line is not None else 0
                 fresh = where not in self._others
                 found = self._others.setdefault(where, Finding(hazard, suppressed=line, others=True))
-        elif hazard.reuse and not found.hazard.reuse:
+        elif found.hazard.possible and not hazard.possible:
+            found.hazard, fresh = hazard, True
+        elif hazard.reuse and not found.hazard.reuse and hazard.possible == found.hazard.possible:
             found.hazard = hazard
         found.blocks += len(hazard.blocks)
         found.ops += 1
@@ -102,8 +110,12 @@ class LiveCheck:
         assume_stream_order: bool = False,
         lost: Callable[[], None] | None = None,
     ) -> None:
-        self.online = Online({}, attached=True, assume_stream_order=assume_stream_order, max_tokens=MAX_TOKENS)
+        self.online = Online(
+            {}, attached=True, assume_stream_order=assume_stream_order, each_edge=True, max_tokens=MAX_TOKENS
+        )
         self.online.lost = lost
+        self.online.foreign = self._foreign
+        self._elsewhere: Elsewhere | None = None
         self.findings = BySite(suppressions)
         self._report = report
         self._counts: dict[tuple[type, str, str | None], int] = {}
@@ -114,11 +126,20 @@ class LiveCheck:
 
     def stream(self, name: str, stream: Stream) -> None:
         self.online.clocks.declare(name, stream)
+        if self._elsewhere is not None:
+            self._elsewhere.declare(name, stream)
 
     def take(self, index: int, op: Op) -> None:
-        self._note(op)
+        key = (type(op), op.by, getattr(op, "on", None))
+        counts = self._counts
+        counts[key] = counts.get(key, 0) + 1
         found = self.online.feed(index, op)
+        other = self._elsewhere
+        if other is not None:
+            other.feed(index, op)
         if found:
+            if other is not None:
+                found = [replace(hazard, possible=True) if other.may_order(hazard) else hazard for hazard in found]
             fresh = [finding for hazard in found if (finding := self.findings.add(hazard)) is not None]
             if fresh:
                 self._report(fresh)
@@ -127,6 +148,8 @@ class LiveCheck:
         """In force at once: until it is settled the thread issues nothing."""
         self._held[index] = self.online.clocks.knowledge(op.by)
         self.online.feed(index, op)
+        if self._elsewhere is not None:  # if the call fails, this reading keeps what it would have ordered
+            self._elsewhere.feed(index, op)
 
     def settle(self, index: int, op: Op) -> None:
         before = self._held.pop(index)
@@ -141,6 +164,12 @@ class LiveCheck:
     def thread_gone(self, name: str) -> None:
         """A host thread that has ended: what only it needs goes."""
         self.online.thread_gone(name)
+        if self._elsewhere is not None:
+            self._elsewhere.thread_gone(name)
+
+    def _foreign(self) -> None:
+        if self._elsewhere is None:
+            self._elsewhere = Elsewhere(self.online.clocks)
 
     def _note(self, op: Op) -> None:
         key = (type(op), op.by, getattr(op, "on", None))
@@ -161,7 +190,9 @@ class LiveCheck:
 
 
 def totals(findings: list[Finding]) -> list[Mapping[str, Any]]:
-    """As in `kvsan check`'s report: blocks by kind, pool and the two labels."""
+    """As in `kvsan check`'s report: blocks by kind, pool and the two labels. A block counts once for each edge that it
+    misses, and not for its first race alone.
+    """
     counts: Counter[tuple[str, str, str | None, str | None]] = Counter()
     for found in findings:
         h = found.hazard

@@ -11,17 +11,41 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+_LOADED_IN = os.getpid()
+
 
 def own_path(path: str) -> str:
-    """`%p` is the process id. Without it the first process has the path as it is, others their id in its name."""
+    """`%p` is the process id. Without it the first process has the path as it is, others their id in its name.
+
+    The first is the one in which the first session was started. A child of `multiprocessing` is none, nor is one forked
+    from a process that had loaded kvsan: their parents may have started, or start yet, a session of their own.
+    """
     pid = str(os.getpid())
     if "%p" in path:
         return path.replace("%p", pid)
-    if os.environ.get("KVSAN_FIRST_PROCESS", pid) == pid:
+    if os.environ.get("KVSAN_FIRST_PROCESS", pid) == pid and not _is_child():
         return path
+    return with_id(path)
+
+
+def _is_child() -> bool:
+    process: Any = sys.modules.get("multiprocessing.process")  # in its children it is always loaded
+    return os.getpid() != _LOADED_IN or (process is not None and process.parent_process() is not None)
+
+
+def with_id(path: str) -> str:
+    """With the process id before the suffix."""
     where = Path(path)
     name, dot, suffix = where.name.partition(".")
-    return str(where.with_name(f"{name}.{pid}{dot}{suffix}"))
+    return str(where.with_name(f"{name}.{os.getpid()}{dot}{suffix}"))
+
+
+def written_since(path: str, moment: int) -> bool:
+    """Whether the file was written after a moment (`time.time_ns`)."""
+    try:
+        return os.stat(path).st_mtime_ns > moment
+    except OSError:
+        return False
 
 
 def numbered(path: str) -> str:

@@ -2,7 +2,9 @@
 
 Exact for the ops that it is given: a block is reported at the first op that has an unordered conflicting access to it
 before it, with every kind that holds there and for each the latest such access. `BATCH` and `GEN` need no order and
-are found beside that, each at its first op for a block. Later races of a block that has raced are left to `pairs.py`.
+are found beside that, each at its first op for a block. Later races of a block that has raced are left to `pairs.py`,
+except with `each_edge`, which a running engine is checked with: then a block is reported once for each edge that it
+misses (`findings.py`).
 
 Memory: the columns of `shadow.py` and `lives.py`, the vectors of `clocks.py`, and the bounded words of `findings.py`.
 """
@@ -26,7 +28,8 @@ class Online:
     """`feed` takes op number `op` (from 0, growing) and returns the hazards that it completes.
 
     `possible` marks what an unseen edge may order (RAW, WAR, WAW) as only possible; `every` reports BATCH and GEN at
-    each op, not only at a block's first. `max_tokens` bounds the tokens that wait to be taken; `lost` is called when
+    each op, not only at a block's first; `each_edge` reports a race for each kind and pair of streams or threads, not
+    only a block's first. `max_tokens` bounds the tokens that wait to be taken; `lost` is called when
     one is taken that was forgotten for it.
     """
 
@@ -40,6 +43,7 @@ class Online:
         lifetime: bool = False,
         possible: bool = False,
         every: bool = False,
+        each_edge: bool = False,
         max_tokens: int | None = None,
     ) -> None:
         self.clocks = Clocks(streams, assume_stream_order=assume_stream_order, max_tokens=max_tokens)
@@ -47,10 +51,17 @@ class Online:
         self.shadows = {pool: Shadow(size) for pool, size in pools.items()}
         self.lives = {pool: Lives(size) for pool, size in pools.items()}
         self.findings = Findings(
-            self.clocks, self.lives, assume_stream_order=assume_stream_order, possible=possible, every=every
+            self.clocks,
+            self.lives,
+            assume_stream_order=assume_stream_order,
+            possible=possible,
+            every=every,
+            each_edge=each_edge,
         )
         self._hands = HandOrder(self.advice, max_tokens)
         self.lost: Callable[[], None] | None = None
+        self.foreign: Callable[[], None] | None = None
+        """Called when a token is taken that was never put here."""
         self._attached = attached
         self._lifetime = lifetime
         self._rules: dict[type, Callable[[int, Any], list[Hazard] | None]] = {
@@ -174,8 +185,11 @@ class Online:
 
     def _get(self, op: int, what: Get) -> None:
         self._hands.get(what.by, what.token)
-        if self.clocks.get(what.by, what.token) is False and self.lost is not None:
+        found = self.clocks.get(what.by, what.token)
+        if found is False and self.lost is not None:
             self.lost()
+        elif found is None and self.foreign is not None:
+            self.foreign()
 
     def _drop(self, op: int, what: Drop) -> None:
         self._hands.forget(what.event)

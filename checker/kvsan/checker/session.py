@@ -9,7 +9,8 @@ One line at the start; each new sort of hazard as it is found; a summary with th
 process with hazards ends with status `exitcode`, set at the very end of the interpreter so that every other exit
 handler has run. A fault inside turns the session off, says so at once, and makes the verdict Incomplete; the engine
 goes on. A forked child starts over with its own log: `%p` in a path is the process id, and without it every process
-but the first puts its id before the suffix.
+but the first puts its id before the suffix, as does one that would write over what another process has written since
+it began.
 
 Relies on: attachments that undo themselves through `on_close`. Does not cover: a process that ends by `os._exit` or
 SIGKILL (no summary; the trace reads to its last flush and is not Clean), signals other than SIGTERM.
@@ -22,6 +23,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,12 +40,13 @@ except ModuleNotFoundError as error:
 
 from kvsan.checker import options as opts
 from kvsan.checker import suppressions as known
+from kvsan.checker.attach.core import BATCH
 from kvsan.checker.attach.recorder import Recorder, Sink
 from kvsan.checker.binaryfile import BinaryTrace
 from kvsan.checker.convert import is_binary
 from kvsan.checker.incident import Ring
 from kvsan.checker.live import Finding, KvsanHazard, LiveCheck
-from kvsan.checker.manners import LastWord, Log, exits_with, numbered, on_sigterm, own_path
+from kvsan.checker.manners import LastWord, Log, exits_with, numbered, on_sigterm, own_path, with_id, written_since
 from kvsan.checker.options import Options
 from kvsan.checker.report import session as words
 from kvsan.checker.summary import Summary, header_of, marked, summarise
@@ -86,11 +89,16 @@ class Session:
         self._printed = 0
         self._ending = False
         self._closed = False
+        self._began = time.time_ns()
+        self._reported = ""
         self._said: dict[str, Any] | None = None
         self._writers: list[threading.Thread] = []
         sinks: list[Sink] = []
-        kind = BinaryTrace if is_binary(given.trace) else TraceFile
-        self._trace = kind(own_path(given.trace), self._header) if given.trace else None
+        self._trace: TraceFile | BinaryTrace | None = None
+        if given.trace and is_binary(given.trace):
+            self._trace = BinaryTrace(own_path(given.trace), self._header)
+        elif given.trace:
+            self._trace = TraceFile(own_path(given.trace), self._header, self._say)
         if self._trace is not None:
             sinks.append(self._trace)
         self._ring = None
@@ -107,7 +115,8 @@ class Session:
                 sinks.append(self._ring)
             sinks.append(self.check)
         self.recorder.on_thread_end = self.check.thread_gone if self.check is not None else None
-        self.recorder.listen(sinks)
+        # a hazard that is raised in the engine must be found where it happens
+        self.recorder.listen(sinks, batch=1 if given.halt_on_error else BATCH)
 
     # ── what an attachment uses ───────────────────────────────────────────────────────────────────────────────────
 
@@ -117,6 +126,7 @@ class Session:
 
     def summary(self) -> Summary:
         with self.recorder.lock:
+            self.recorder.settle_up()
             name = f"process {self.pid}"
             seen = summarise(self.recorder, self.check, name, self.incidents, inherited=self._forked)
             return seen if self.ops is None else replace(seen, ops=self.ops())
@@ -130,6 +140,7 @@ class Session:
                     undo()
             self._closers.clear()
             with self.recorder.lock, self.recorder.guard("closing the trace"):
+                self.recorder.settle_up()
                 if self._trace is not None:
                     self._trace.close(whole=self.recorder.on)
             for writer in self._writers:
@@ -139,14 +150,16 @@ class Session:
 
     def settle_down(self) -> None:
         """Before a signal that may end the process: what is being written is written. The session goes on."""
-        for writer in self._writers:
-            writer.join(SIGTERM_WAIT)
-        if self._trace is not None and self.recorder.lock.acquire(timeout=SIGTERM_WAIT):
+        if self.recorder.lock.acquire(timeout=SIGTERM_WAIT):
             try:
+                self.recorder.settle_up()
                 with self.recorder.guard("flushing the trace"):
-                    self._trace.flush_now()
+                    if self._trace is not None:
+                        self._trace.flush_now()
             finally:
                 self.recorder.lock.release()
+        for writer in self._writers:
+            writer.join(SIGTERM_WAIT)
 
     @property
     def trace(self) -> TraceFile | BinaryTrace | None:
@@ -166,6 +179,9 @@ class Session:
         more = f" ({given})" if given else ""
         self.log.say(f"kvsan {_version()}: watching stream order on KV blocks in process {self.pid}{more}")
 
+    def _say(self, text: str) -> None:
+        self.log.say(f"kvsan[{self.pid}]: {text}")
+
     def say_summary(self) -> None:
         """Prints the summary, if anything of it has changed since it was last printed."""
         seen = self.summary()
@@ -184,6 +200,9 @@ class Session:
         if not self.options.report or seen.idle:
             return seen
         path = own_path(self.options.report)
+        if self._reported != path and written_since(path, self._began):  # by a process that we do not know of
+            path = with_id(path)
+        self._reported = path
         try:
             with open(path, "wb") as out:
                 out.write(msgspec.json.encode(seen.document()) + b"\n")
@@ -203,7 +222,7 @@ class Session:
         return self.options.incomplete_exitcode if seen.verdict.name == "incomplete" and judged else 0
 
     def _report(self, fresh: list[Finding]) -> None:
-        """Under the recorder's lock, in the thread that issued the later access."""
+        """Under the recorder's lock; with `halt_on_error` in the thread that issued the later access."""
         for found in (marked(found, self.recorder.ledger.edges) for found in fresh):
             self._printed += 1
             if self._printed <= self.options.max_reports:
@@ -211,9 +230,10 @@ class Session:
             elif self._printed == self.options.max_reports + 1:
                 self.log.say(f"kvsan[{self.pid}]: more hazards are counted and not printed (max_reports)")
             self._incident(found)
-        if self.options.halt_on_error:
+        certain = [found for found in fresh if not found.hazard.possible]  # another process may have ordered the rest
+        if self.options.halt_on_error and certain:
             self._end_from_thread()
-            first = marked(fresh[0], self.recorder.ledger.edges)
+            first = marked(certain[0], self.recorder.ledger.edges)
             raise KvsanHazard(first.hazard, "\n" + words.finding(first, self.pid, self._printed))
 
     def _end_from_thread(self) -> None:

@@ -10,8 +10,14 @@ thread) that stands for "a up to here". A host thread blocks on those it knew; a
 thread of its own whose next record on it carries them (a wait would be a barrier on the legacy stream); an event or a
 token through a stream and a thread of its own.
 
-Does not restore: that a stream has not met the barrier of a legacy stream yet (it is taken as met), blocks that have
-raced before (they are reported once), tokens that were taken and are taken again, warnings, and more than
+Of a block that has raced before, the accesses cannot all be restored, since they would race again in front. What is
+restored of it is the earlier access of the hazard that the trace is to show, if it lies before the run's part.
+
+Which edges a debug session has named before (`findings.py`) is not restored: one that checks the trace names them again
+where the run's part shows them.
+
+Does not restore: that a stream has not met the barrier of a legacy stream yet (it is taken as met), anything else of
+blocks that have raced before, tokens that were taken and are taken again, warnings, and more than
 `MAX_HELPERS` distinct pasts of events and tokens (the oldest are left out, which may make a replayed hazard that the
 run did not have; the header says so).
 """
@@ -23,13 +29,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from kvsan.checker.clocks import Recorded, Vector
-from kvsan.checker.index import Ids, runs_of
+from kvsan.checker.index import Ids, ids, runs_of
 from kvsan.checker.lives import FREE, LIVE, TOUCHED, Lives, Marks
 from kvsan.checker.online import Online
 from kvsan.checker.shadow import EPOCH, SHIFT, Shadow
-from kvsan.model.hazard import Site
+from kvsan.model.hazard import Hazard, Kind, Site
 from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Put, Record, Source, Sync, Touch, Wait
 from kvsan.model.pasts import Agent
 
@@ -106,15 +113,18 @@ def renumbered(lines: Iterable[tuple[int | None, Op]]) -> Iterator[tuple[int | N
             now.append(number)
 
 
-def replay(state: State, online: Online) -> Replay:
-    """`online`, which may have gone on since, is asked for the words (labels, steps) of old accesses."""
-    return _Builder(state, online).build()
+def replay(state: State, online: Online, hazard: Hazard | None = None) -> Replay:
+    """`online`, which may have gone on since, is asked for the words (labels, steps) of old accesses. `hazard` is what
+    the trace has to show, whatever had raced before.
+    """
+    return _Builder(state, online, hazard).build()
 
 
 class _Builder:
-    def __init__(self, state: State, online: Online) -> None:
+    def __init__(self, state: State, online: Online, hazard: Hazard | None) -> None:
         self._state = state
         self._online = online
+        self._hazard = hazard
         self._lane = {agent: lane for lane, agent in enumerate(state.agents)}
         self._parts: dict[_Mark, _Part] = {}
         self._epochs: dict[int, list[int]] = {}
@@ -157,6 +167,29 @@ class _Builder:
                 self._part(mark).comes_after(writer[found], written[found])
             for mark, found in _groups(every[other & (written > column)], writer, written):
                 self._part(mark).comes_after(lanes[found], column[found])
+
+        self._earlier(pool, shadow, ~sound)
+
+    def _earlier(self, pool: str, shadow: Shadow, raced: npt.NDArray[np.bool_]) -> None:
+        """The earlier access of the hazard, to those of its blocks that had raced before. One access a block: it
+        cannot race with another in front.
+        """
+        hazard = self._hazard
+        if hazard is None or hazard.pool != pool or hazard.kind not in (Kind.RAW, Kind.WAR, Kind.WAW):
+            return
+        found, epoch = ids(hazard.blocks), hazard.earlier.op + 1
+        found = np.unique(found[raced[found]])
+        if hazard.kind is Kind.WAR:
+            for lane, column in shadow.read.items():
+                read = found[column[found] == epoch]
+                if read.size:
+                    reads = self._part((lane, epoch)).reads
+                    reads[pool] = np.union1d(reads.get(pool, read), read)
+            return
+        written = found[shadow.write[found] & EPOCH == epoch]
+        if written.size:
+            writes = self._part((int(shadow.write[written[0]] >> SHIFT), epoch)).writes
+            writes[pool] = np.union1d(writes.get(pool, written), written)
 
     def _part(self, mark: _Mark) -> _Part:
         return self._parts.setdefault(mark, _Part())

@@ -1,5 +1,9 @@
 """What a session says of a run: verdict, findings, what was suppressed, and the ledger. Built from a live session.
 
+A hazard that another process may have ordered (`elsewhere.py`) is possible and makes no run racy: the process cannot
+know, so its verdict is Incomplete. Unseen edges make a hazard possible too, and leave the verdict as it is: they are
+this process's own, and nothing else will tell.
+
 The JSON document has the keys of `kvsan check`'s, and besides `ledger`, `suppressed`, `unused_suppressions` and
 `incidents`. `totals` counts blocks at their first racing op; `hazards` holds one hazard for each sort, in full.
 """
@@ -84,12 +88,21 @@ def summarise(
     due = {name: count for name, count in header.expects.hooks.items() if name not in absent}
     promised = replace(header, expects=Expects(header.expects.streams, due))
     findings = [marked(found, ledger.edges) for found in check.findings.real()] if check is not None else []
+    certain = [found for found in check.findings.real() if not found.hazard.possible] if check is not None else []
     why = [*coverage.missing(promised), *ledger.missing()]
+    if recorder.waiting:
+        why.append(f"the last {recorder.waiting} ops were not looked at: a signal came in the middle of that")
     if check is None:
         why = ["nothing was checked (check=0): check the trace", *ledger.missing()]
+    doubts = len(findings) - len(certain)
+    if doubts:
+        why.append(
+            f"whether another process orders what {doubts} of {len(findings)} sorts of hazard lack: "
+            "give each process a trace (trace=…-%p.jsonl.gz), `kvsan merge` them and check the result"
+        )
     return Summary(
         name=name,
-        verdict=verdict(len(findings), why),
+        verdict=verdict(len(certain), why),
         ops=recorder.ops,
         findings=findings,
         suppressed=check.findings.suppressed() if check is not None else [],

@@ -6,6 +6,9 @@ rewritten in place: as the first bytes of a plain file, as a gzip member of its 
 to its last flush. The file is made at the first op: a process that does nothing leaves none. Until `close` the header
 promises a hook `kvsan stayed on` that has not fired: what is left of a run that was cut off is never Clean.
 
+A file that another process writes, or has written since this one began, is left alone: this one's gets the process id
+in its name. (That is for processes of which neither knows the other; `manners.own_path` names those that do apart.)
+
 Lines of blocking calls that are still out are waited for: what comes after them stays in memory until then, up to
 `WAITING` bytes. What is out longer, or still out at the end, is written as a line that orders nothing; if such a call
 does return, the header counts an unseen edge.
@@ -13,8 +16,11 @@ does return, the header counts an unseen edge.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import gzip
 import os
+import time
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -23,6 +29,7 @@ from dataclasses import replace
 import msgspec
 
 from kvsan.checker.attach.around import nothing
+from kvsan.checker.manners import with_id, written_since
 from kvsan.checker.trace.header import Expects, Header
 from kvsan.checker.trace.writer import op_document
 from kvsan.model.ops import Op, Stream, Sync
@@ -43,10 +50,12 @@ _encode = msgspec.json.Encoder().encode
 
 
 class TraceFile:
-    """A `Sink`. `header` says what line 1 has to hold now."""
+    """A `Sink`. `header` says what line 1 has to hold now; `say` hears of a file of another name than asked for."""
 
-    def __init__(self, path: str, header: Callable[[], Header]) -> None:
+    def __init__(self, path: str, header: Callable[[], Header], say: Callable[[str], None] | None = None) -> None:
         self.path = path
+        self._say = say
+        self._began = time.time_ns()
         self._header = header
         self._zipped = path.endswith(".gz")
         self._room = ROOM
@@ -127,7 +136,7 @@ class TraceFile:
 
     def _flush(self) -> None:
         if self._fd < 0:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            self._fd = self._open()
             self._dirty = True
         if self._dirty:
             self._dirty = False
@@ -137,6 +146,18 @@ class TraceFile:
         self._lines, self._size = [], 0
         if data:
             _write(self._fd, gzip.compress(data, 1, mtime=0) if self._zipped else data)
+
+    def _open(self) -> int:
+        asked = self.path
+        fd = -1 if written_since(asked, self._began) else _own(asked)
+        if fd < 0:
+            self.path = with_id(asked)
+            fd = _own(self.path)
+            if fd < 0:
+                raise OSError(f"{asked} and {self.path} are written by other processes; accepted: a path with %p")
+            if self._say is not None:
+                self._say(f"{asked} is another process's: the trace goes to {self.path} (give trace= a %p)")
+        return fd
 
     def close(self, *, whole: bool = True) -> None:
         """`whole`: the session saw the run to its end. Raises `OSError`."""
@@ -193,6 +214,19 @@ class TraceFile:
             os.pwrite(self._fd, os.pread(self._fd, end - start, start), start + after - before)
             end = start
         os.lseek(self._fd, 0, os.SEEK_END)
+
+
+def _own(path: str) -> int:
+    """The file, empty and locked for as long as it is open; -1 if another process has locked it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+            os.close(fd)
+            return -1  # other errors: a file system without locks
+    os.ftruncate(fd, 0)
+    return fd
 
 
 def _line(op: Op) -> bytes:

@@ -41,7 +41,7 @@ def attached(worker: Any, options: Any) -> Iterator[Callable[[], dict[str, Any]]
         if options.apart:
             merge_traces(sorted(str(part) for part in folder.glob("part-*")), path)
         with open_trace(path) as trace:
-            document = check_trace(trace).document()
+            document = check_trace(trace, each_edge=True).document()  # as the live check reports
         document["live"] = live
         document["faults"] = [debug.recorder.fault_text] if debug.recorder.fault_text else []
         return document

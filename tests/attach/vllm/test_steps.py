@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from kvsan.checker.attach.vllm.decoding import Decoding
 from kvsan.checker.attach.vllm.groups import Group, group_of
 from kvsan.checker.attach.vllm.steps import Steps
 
@@ -37,22 +39,37 @@ class Slowly:
         return reads - {0}, writes - {0}
 
 
+@pytest.mark.parametrize("usual", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_sets_of_random_runs(seed: int) -> None:
-    rng = random.Random(seed)
+def test_sets_of_random_runs(seed: int, usual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`usual`: mostly steps of the same requests with one token each, some of them worked out late."""
+    rng, rare = random.Random(seed), 0.1 if usual else 1.0
+    if usual:
+        monkeypatch.setattr(sys.modules[__name__], "GROUPS", GROUPS[:3])
     steps, slow = Steps(GROUPS, 4096), Slowly()
+    late: list[tuple[Any, set[int], set[int]]] = []
+    short: list[int] = []
+    feed = Decoding.feed
+
+    def counted(self: Decoding, computed: list[int]) -> Any:
+        found = feed(self, computed)
+        short.append(found is not None)
+        return found
+
+    monkeypatch.setattr(Decoding, "feed", counted)
     fresh = iter(range(1, 4096))
     done: dict[str, int] = {}
     paused: set[str] = set()
     made = 0
-    for _ in range(60):
-        finished = {name for name in done if rng.random() < 0.05}
+    for _ in range(300 if usual else 60):
+        finished = {name for name in done if rng.random() < 0.05 * rare**2}
         news, names, more, resumed = [], [], [], set()
         for name in finished:
             del done[name], slow.blocks[name]
         running = [name for name in done if name not in paused]
-        paused = {name for name in done if rng.random() < 0.15}
-        tokens = {name: rng.choice((1, 1, 1, 5)) for name in done if name not in paused}
+        paused = {name for name in done if rng.random() < 0.15 * rare**2}
+        many = rng.random() < rare
+        tokens = {name: rng.choice((1, 1, 1, 5)) if many else 1 for name in done if name not in paused}
         for name in tokens:
             extra: Any = None
             if name not in running and rng.random() < 0.5:  # preempted meanwhile: all its blocks are new
@@ -67,12 +84,12 @@ def test_sets_of_random_runs(seed: int) -> None:
                     ids.extend(added)
             names.append(name)
             more.append(extra)
-        while rng.random() < 0.4:
+        while rng.random() < 0.4 * rare:
             made += 1
             name, length, computed = f"r{made}", rng.randrange(1, 40), rng.choice((0, 0, 8))
             count = (computed + length - 1) // SIZE + 1
             slow.blocks[name] = [
-                [0 if at < skipped else next(fresh) for at in range(count)] for skipped in (0, 1, 0, 0)
+                [0 if at < skipped else next(fresh) for at in range(count)] for skipped in (0, 1, 0, 0)[: len(GROUPS)]
             ]
             news.append(SimpleNamespace(req_id=name, block_ids=tuple(slow.blocks[name]), num_computed_tokens=computed))
             done[name], tokens[name] = computed, length
@@ -82,7 +99,7 @@ def test_sets_of_random_runs(seed: int) -> None:
             num_computed_tokens=[done[name] for name in names],
             resumed_req_ids=resumed,
         )
-        found = steps.feed(
+        message = steps.take(
             SimpleNamespace(
                 finished_req_ids=finished,
                 scheduled_new_reqs=[copied(new) for new in news],
@@ -98,12 +115,18 @@ def test_sets_of_random_runs(seed: int) -> None:
             reads |= read
             writes |= written
             done[name] += new
+            if usual and rng.random() < 0.01:
+                done[name] = max(0, done[name] - 6)  # what was computed is void
         if not tokens:
-            assert found is None
+            assert message is None
             continue
-        assert found is not None
-        assert set(found[0].tolist()) == reads
-        assert set(found[1].tolist()) == writes
+        late.append((message, reads, writes))
+        while late and rng.random() < 0.7:
+            message, reads, writes = late.pop(0)
+            found = steps.work_out(message)
+            assert set(found[0].tolist()) == reads
+            assert set(found[1].tolist()) == writes
+    assert sum(short) > 100 if usual else not short
 
 
 def copied(new: Any) -> Any:

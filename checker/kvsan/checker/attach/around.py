@@ -9,7 +9,7 @@ from kvsan.checker.live import KvsanHazard
 from kvsan.model.ops import Op, Poll, Put, Sync
 
 if TYPE_CHECKING:
-    from kvsan.checker.attach.core import Core
+    from kvsan.checker.attach.core import Core, Held
 
 
 class Guard:
@@ -39,15 +39,14 @@ class Blocking:
     (a query that said no, or a hand-off that nobody takes), so that later lines keep their numbers.
     """
 
-    __slots__ = ("_given", "_index", "_op", "_recorder")
+    __slots__ = ("_given", "_held", "_recorder")
 
     def __init__(
         self, recorder: Core, event: object | None, stream: str | None, device: int | str | None, by: str | None
     ) -> None:
         self._recorder = recorder
         self._given = (event, stream, device, by)
-        self._op: Sync | None = None
-        self._index = 0
+        self._held: Held | None = None
 
     def __enter__(self) -> None:
         recorder = self._recorder
@@ -57,19 +56,19 @@ class Blocking:
             try:
                 event, stream, device, by = self._given
                 name = None if event is None else recorder.event(event)
-                op = Sync(by or recorder.thread(), name, stream, device, recorder.now())
-                self._index = recorder.hold(op)
-                self._op = op
+                self._held = recorder.hold(Sync(by or recorder.thread(), name, stream, device, recorder.now()))
+            except KvsanHazard:
+                raise
             except Exception as error:
                 recorder.fault("blocking", error)
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
-        recorder, op = self._recorder, self._op
-        if op is None or not recorder.on:
+        recorder, held = self._recorder, self._held
+        if held is None or not recorder.on:
             return
         with recorder.lock:
             try:
-                recorder.settle(self._index, op if value is None else nothing(self._index, op))
+                recorder.settle(held, held.op if value is None else nothing(held.index, held.op))
             except Exception as error:
                 recorder.fault("blocking", error)
 

@@ -1,21 +1,64 @@
-"""Inside the recorder: names, sinks, the lock, op numbers, and what happens when kvsan itself fails.
+"""Inside the recorder: names, sinks, the lock, op numbers, lines that wait, and what happens when kvsan itself fails.
 
 `recorder.Recorder` adds a method for each op. Here is what all of them share, and what a session does with it.
+
+A line gets its number, its time and its names where the engine makes the call. What follows from it is worked out
+later, `batch` lines at a time: between an engine's own work each line finds cold caches and costs several times as
+much (`docs/performance.md`). So a hook only adds a tuple to a queue, and `settle_up` makes the ops and hands them to
+the sinks, in line order: when `batch` lines wait, before a blocking call with `BLOCKED` of them waiting, and before
+anything is said (summary, trace, end). With `batch` 1 every line is handed on at once.
+
+Relied on: what is queued does not change any more (ids are copied), and no sink needs to be asked before the next line.
+Events and threads that are gone are noted before the next line.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from os import getpid
-from typing import Protocol
+from typing import Any, Protocol
 
 from kvsan.checker.attach.around import Guard
 from kvsan.checker.attach.ledger import Ledger
 from kvsan.checker.attach.names import Events, Streams, Threads
 from kvsan.checker.attach.regions import Regions
+from kvsan.checker.live import KvsanHazard
 from kvsan.model.ops import Drop, Op, Stream, StreamKind, Sync
+
+BATCH = 256
+"""So many lines wait in a session at most."""
+
+BLOCKED = 128
+"""With so many waiting a thread that is about to block works them off first."""
+
+_Make = Callable[..., Op]
+
+
+def _gone(name: str) -> Op:
+    """In place of an op: a host thread has ended."""
+    raise NotImplementedError
+
+
+def _said(make: object) -> str:
+    """What a line was, for the words of a fault."""
+    if make is None or make is _gone:
+        return "the end of a thread"
+    return "blocking" if type(make) is Held else str(getattr(make, "__name__", make)).strip("_").lower()
+
+
+class Held:
+    """The line of a blocking call that is out: `settled` is what it became, `told` whether the sinks hold it."""
+
+    __slots__ = ("index", "op", "settled", "told")
+
+    def __init__(self, index: int, op: Sync) -> None:
+        self.index = index
+        self.op = op
+        self.settled: Op | None = None
+        self.told = False
 
 
 class Sink(Protocol):
@@ -50,6 +93,8 @@ class Core:
     ) -> None:
         self.lock = threading.RLock()
         self.on = True
+        self.batch = 1
+        """So many lines wait at most before they are worked off."""
         self.ledger = Ledger()
         self.pools: dict[str, int] = {}
         self.regions = Regions()
@@ -69,6 +114,9 @@ class Core:
         self.streams_gone = 0
         self._count = 0
         self._tokens = 0
+        self._queue: deque[tuple[int, _Make | Held, tuple[Any, ...]]] = deque()
+        self._settling = False
+        self._sealed = -1
 
     # ── what there is ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -80,6 +128,7 @@ class Core:
                 return
             if known is not None:
                 raise ValueError(f"pool {name} has {known} blocks; it was registered again with {blocks}")
+            self.settle_up()
             self.pools[name] = blocks
             for sink in self._sinks:
                 sink.pool(name, blocks)
@@ -122,12 +171,19 @@ class Core:
 
     def mark(self) -> int | None:
         """The number of the latest op, for a later access's `planned`. `None` before the first."""
-        return self._count - 1 if self._count else None
+        with self.lock:
+            self._sealed = self._count - 1
+        return self._sealed if self._count else None
 
     @property
     def ops(self) -> int:
         """How many ops were logged."""
         return self._count
+
+    @property
+    def waiting(self) -> int:
+        """How many lines wait to be worked off: after `settle_up` none, unless a signal came in the middle of that."""
+        return len(self._queue)
 
     # ── what could not be logged ──────────────────────────────────────────────────────────────────────────────────
 
@@ -141,9 +197,12 @@ class Core:
         return Guard(self, where)
 
     def fault(self, where: str, error: BaseException) -> None:
-        """kvsan itself failed: it stops looking, for good, and says so."""
+        """kvsan itself failed: it stops looking, for good, and says so. What was logged before is still looked at."""
         with self.lock:
             if not self.on:
+                return
+            self.settle_up()
+            if self.fault_text is not None:  # that failed too
                 return
             self.on = False
             self.fault_text = f"kvsan turned itself off at op {self._count}: {type(error).__name__} in {where}: {error}"
@@ -152,13 +211,19 @@ class Core:
 
     # ── for the session ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def listen(self, sinks: Iterable[Sink]) -> None:
-        """Starts over with other sinks: ops from 0, names as they are. In a forked child the lock is a new one, since
+    def listen(self, sinks: Iterable[Sink], *, batch: int = 1) -> None:
+        """Starts over with other sinks: ops from 0, names as they are; lines that wait are let go.
+
+        In a forked child the lock is a new one, since
         the thread that held it is not there.
         """
         self.lock = threading.RLock()
         self._sinks = tuple(sinks)
+        self.batch = batch
         self._count = 0
+        self._queue.clear()
+        self._settling = False
+        self._sealed = -1
         self._events.take_dead()
         self._threads.dead.clear()
         self.ledger.restart()
@@ -183,44 +248,103 @@ class Core:
     def now(self) -> int:
         return self._clock()
 
-    def hold(self, op: Sync) -> int:
+    def hold(self, op: Sync) -> Held:
+        """Under the lock."""
+        if len(self._queue) >= BLOCKED:
+            self.settle_up()
         if self._events.dead or self._threads.dead:
-            self._drain()
+            self._ended()
         index = self._count
         self._count = index + 1
-        for sink in self._sinks:
-            sink.hold(index, op)
-        return index
+        held = Held(index, op)
+        self._queue.append((index, held, ()))
+        if self.batch <= 1:
+            self.settle_up()
+        return held
 
-    def settle(self, index: int, op: Op) -> None:
-        for sink in self._sinks:
-            sink.settle(index, op)
+    def settle(self, held: Held, op: Op) -> None:
+        """Under the lock."""
+        held.settled = op
+        if held.told:
+            for sink in self._sinks:
+                sink.settle(held.index, op)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _emit(self, op: Op) -> int:
-        """Under the lock."""
+    def _add(self, make: _Make, given: tuple[Any, ...]) -> int:
+        """A line: `make(*given)` will be its op. Under the lock."""
         if self._events.dead or self._threads.dead:
-            self._drain()
+            self._ended()
         index = self._count
         self._count = index + 1
-        for sink in self._sinks:
-            sink.take(index, op)
+        queue = self._queue
+        queue.append((index, make, given))
+        if len(queue) >= self.batch:
+            self.settle_up()
         return index
 
-    def _drain(self) -> None:
+    def settle_up(self) -> None:
+        """Works off the lines that wait. A fault in it turns kvsan off; they are lost with it."""
+        with self.lock:
+            if self._settling:  # a signal in the middle of it
+                return
+            if self.fault_text is not None:
+                self._queue.clear()
+                return
+            self._settling = True
+            try:
+                self._work_off()
+            finally:
+                self._settling = False
+
+    def _work_off(self) -> None:
+        queue, sinks = self._queue, self._sinks
+        only = sinks[0].take if len(sinks) == 1 else None
+        index, make = self._count - 1, None
+        try:
+            while queue:
+                index, make, given = queue.popleft()
+                if isinstance(make, Held):
+                    self._hand_on(make)
+                elif make is _gone:
+                    if self.on_thread_end is not None:
+                        self.on_thread_end(*given)
+                elif only is not None:
+                    only(index, make(*given))
+                else:
+                    op = make(*given)
+                    for sink in sinks:
+                        sink.take(index, op)
+        except KvsanHazard:
+            raise
+        except Exception as error:
+            self._queue.clear()
+            self._count = index + 1
+            self.fault(_said(make), error)
+
+    def _hand_on(self, held: Held) -> None:
+        op = held.settled
+        if op is held.op:  # it has returned meanwhile
+            for sink in self._sinks:
+                sink.take(held.index, op)
+            return
+        held.told = True
+        for sink in self._sinks:
+            sink.hold(held.index, held.op)
+        if op is not None:  # it has failed
+            for sink in self._sinks:
+                sink.settle(held.index, op)
+
+    def _ended(self) -> None:
         """Threads and events that are gone. They end anywhere, so it is only noted there."""
         while self._threads.dead:
-            name = self._threads.dead.popleft()
-            if self.on_thread_end is not None:
-                self.on_thread_end(name)
-        by = self._threads.name()
+            self._queue.append((self._count - 1, _gone, (self._threads.dead.popleft(),)))
+        by, now = self._threads.name(), self._clock()
         for name in self._events.take_dead():
-            index = self._count
-            self._count = index + 1
-            for sink in self._sinks:
-                sink.take(index, Drop(by, name, self._clock()))
+            self._queue.append((self._count, Drop, (by, name, now)))
+            self._count += 1
 
     def _declare(self, name: str, stream: Stream) -> None:
+        self.settle_up()
         for sink in self._sinks:
             sink.stream(name, stream)

@@ -4,16 +4,22 @@ A thread is known by a thread-local, not by its ident, which the system hands to
 handle) until it is destroyed. An event is a Python object: PyTorch makes the CUDA event at the first record, and two
 objects never share one, except through IPC, where the caller gives both the same name.
 
-Objects that have no weak references are held, up to `HELD` of them; one that is pushed out is forgotten, and if its
-engine records it again it gets a new name.
+The name of an event hangs on the event itself, as an attribute that dies with it. It is no weak reference where that
+can be helped: `torch.cuda.Event` of PyTorch 2.10 to 2.12 takes weak references and never clears them, so that they
+point into freed memory, pass for the next event at that address, and crash Python's last garbage collection
+(pytorch/pytorch#183403). Objects without attributes (a bare `torch.Event`) have a weak reference; those that have
+neither are held, up to `HELD` of them; one that is pushed out is forgotten, and if its engine records it again it gets
+a new name.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from itertools import count
 from typing import Any, get_args
 
 from kvsan.model.ops import Stream, StreamKind
@@ -112,17 +118,41 @@ class Streams:
         return name
 
 
+class _Tag:
+    """The name of an event, on that event. A copy of the event would share it, so it knows whose it is."""
+
+    __slots__ = ("_dead", "key", "name")
+
+    def __init__(self, key: int, dead: deque[str]) -> None:
+        self.key = key
+        self.name = ""  # until it is known to hang where it should
+        self._dead = dead
+
+    def __del__(self) -> None:  # any thread, any moment: no lock, no log
+        if self.name:
+            self._dead.append(self.name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()  # an event that is pickled leaves it behind
+
+
 class Events:
     """Names of events by object identity. `dead` collects the names of those that are gone (see `take_dead`)."""
 
+    _made = count()
+
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
+        self._attribute = f"_kvsan_event_{next(self._made)}"  # each recorder has names of its own
         self._serial = 0
         self._names: dict[int, tuple[Any, str]] = {}  # id → (weak reference, name)
         self._held: OrderedDict[int, tuple[Any, str]] = OrderedDict()
         self.dead: deque[str] = deque()
 
     def name(self, event: object) -> str:
+        tag = getattr(event, self._attribute, None)
+        if type(tag) is _Tag and tag.key == id(event):
+            return tag.name
         found = self._names.get(id(event))
         if found is not None and found[0]() is event:
             return found[1]
@@ -148,7 +178,15 @@ class Events:
 
     def _keep(self, event: object, name: str) -> None:
         key = id(event)
+        tag = _Tag(key, self.dead)
+        with contextlib.suppress(AttributeError, TypeError):
+            setattr(event, self._attribute, tag)
+        if getattr(event, self._attribute, None) is tag:
+            tag.name = name
+        else:
+            self._refer(event, key, name)
 
+    def _refer(self, event: object, key: int, name: str) -> None:
         def gone(reference: Any) -> None:  # any thread, any moment: no lock, no log
             found = self._names.get(key)
             if found is not None and found[0] is reference:

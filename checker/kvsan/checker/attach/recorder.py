@@ -18,8 +18,9 @@
     with recorder.guard("hook name"):              # code of a hook: a fault turns kvsan off, not the server
         ...
 
-Ids are numpy arrays (fastest), sequences of ints, ranges or `Blocks`; a pool may be named with no ids at all (left
-out). They are copied: the caller may reuse its array. Repeats are kept in a `batch` and are one id elsewhere.
+Ids are numpy arrays, sequences of ints, ranges or `Blocks`; a pool may be named with no ids at all (left out). They
+are copied: the caller may reuse its array. Repeats are kept in a `batch` and are one id elsewhere. Neighbouring allocs
+(or frees) of one pool and thread become one op while they wait (`core`), since nothing lies between them.
 
 `access` returns its op number. `mark()` is the number of the latest op: a job keeps it and passes it as `planned` when
 its copy is issued. `put`/`get` hand over between host threads, and between processes if the token's name is the same in
@@ -37,14 +38,16 @@ stands"). Does not cover: what no hook calls it for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from kvsan.checker.attach.around import Blocking
 from kvsan.checker.attach.core import Core, Sink
 from kvsan.checker.index import blocks_of
 from kvsan.checker.live import KvsanHazard
-from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Poll, Put, Record, Source, Sync, Touch, Wait
+from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Poll, Put, Record, Source, Sync, Touch, Wait
 
 __all__ = ["Ids", "KvsanHazard", "Recorder", "Sink"]
 
@@ -71,19 +74,24 @@ class Recorder(Core):
         owner: int | str | None = None,
         site: str | None = None,
         by: str | None = None,
+        touches: Callable[[], tuple[Mapping[str, Ids], Mapping[str, Ids]]] | None = None,
     ) -> int | None:
-        """Work that touches blocks, on stream `on` or (`None`) by the host itself. `None` if it touches none."""
+        """Work that touches blocks, on stream `on` or (`None`) by the host itself. `None` if it touches none.
+
+        `touches` in place of `reads` and `writes` is called for both when the line is worked off, under the lock and in
+        line order: what it looks at must not have changed by then. A line that touches nothing after all is one that
+        orders nothing.
+        """
         if not self.on:
             return None
         with self.lock:
             try:
-                read = self._blocks(reads, batch) if reads else {}
-                write = self._blocks(writes, batch) if writes else {}
-                if not read and not write:
+                read = _kept(reads) if reads else None
+                write = _kept(writes) if writes else None
+                if not read and not write and touches is None:
                     return None
-                who = by or self._threads.name()
-                now = self._clock()
-                return self._emit(Access(who, on, read, write, label, order, batch, planned, step, owner, site, now))
+                given = (by or self._threads.name(), on, read, write, label, order, batch, planned, step, owner, site)
+                return self._add(self._access, (touches, self._clock(), *given))
             except KvsanHazard:
                 raise
             except Exception as error:
@@ -98,11 +106,16 @@ class Recorder(Core):
 
     def wait_stream(self, on: str, other: str, *, by: str | None = None) -> None:
         """`wait_stream`: a record of a fresh event on `other` and a wait for it on `on`."""
+        if not self.on:
+            return
         with self.lock:
-            event = self._events.fresh()
-            self._log("wait_stream", Record, other, event, by)
-            self._log("wait_stream", Wait, on, event, by)
-            self.drop(event, by=by)
+            try:
+                event, who, now = self._events.fresh(), by or self._threads.name(), self._clock()
+                self._add(Record, (who, other, event, now))
+                self._add(Wait, (who, on, event, now))
+                self._add(Drop, (who, event, now))
+            except Exception as error:
+                self.fault("wait_stream", error)
 
     def poll(self, event: object, done: bool, *, by: str | None = None) -> None:
         """A query of an event and its answer."""
@@ -111,7 +124,7 @@ class Recorder(Core):
         with self.lock:
             try:
                 name = event if type(event) is str else self._events.name(event)
-                self._emit(Poll(by or self._threads.name(), name, done, self._clock()))
+                self._add(Poll, (by or self._threads.name(), name, done, self._clock()))
             except Exception as error:
                 self.fault("poll", error)
 
@@ -135,7 +148,7 @@ class Recorder(Core):
         with self.lock:
             try:
                 name = None if event is None else self.event(event)
-                self._emit(Sync(self._threads.name(), name, stream, device, self._clock()))
+                self._add(Sync, (self._threads.name(), name, stream, device, self._clock()))
             except Exception as error:
                 self.fault("seen_done", error)
 
@@ -148,18 +161,57 @@ class Recorder(Core):
         self._log_one("get", Get, token, by)
 
     def alloc(self, pool: str, ids: Ids, *, by: str | None = None) -> None:
-        self._life("alloc", Alloc, pool, ids, by)
+        self._life("alloc", self._alloc, pool, ids, by)
 
     def free(self, pool: str, ids: Ids, *, by: str | None = None) -> None:
-        self._life("free", Free, pool, ids, by)
+        self._life("free", self._free, pool, ids, by)
 
     def touch(self, pool: str, ids: Ids, *, by: str | None = None) -> None:
         """Free blocks are taken back with their content (a prefix hit)."""
-        self._life("touch", Touch, pool, ids, by)
+        self._life("touch", self._touch, pool, ids, by)
 
     def drop(self, event: object, *, by: str | None = None) -> None:
         """The event is gone. Of events that are Python objects the recorder notices it itself."""
         self._log_one("drop", Drop, self.event(event), by)
+
+    # ── lines that are worked off ─────────────────────────────────────────────────────────────────────────────────
+
+    def _access(
+        self,
+        touches: Callable[[], tuple[Mapping[str, Ids], Mapping[str, Ids]]] | None,
+        now: int,
+        by: str,
+        on: str | None,
+        reads: Mapping[str, Ids] | None,
+        writes: Mapping[str, Ids] | None,
+        label: str,
+        order: Source,
+        batch: bool,
+        planned: int | None,
+        step: int | str | None,
+        owner: int | str | None,
+        site: str | None,
+    ) -> Op:
+        if touches is not None:
+            reads, writes = touches()
+        read = self._blocks(reads, batch) if reads else {}
+        write = self._blocks(writes, batch) if writes else {}
+        if not read and not write:
+            return Put(by, f"{label} of no block at {now}", now)
+        return Access(by, on, read, write, label, order, batch, planned, step, owner, site, now)
+
+    def _alloc(self, by: str, pool: str, ids: Ids, now: int) -> Op:
+        return Alloc(by, pool, self._some(pool, ids), now)
+
+    def _free(self, by: str, pool: str, ids: Ids, now: int) -> Op:
+        return Free(by, pool, self._some(pool, ids), now)
+
+    def _touch(self, by: str, pool: str, ids: Ids, now: int) -> Op:
+        return Touch(by, pool, self._some(pool, ids), now)
+
+    def _some(self, pool: str, ids: Ids) -> Blocks:
+        found = blocks_of(ids, self.pools[pool])
+        return Blocks(()) if found is None else found
 
     def _blocks(self, given: Mapping[str, Ids], batch: bool) -> dict[str, Blocks]:
         out = {}
@@ -169,13 +221,15 @@ class Recorder(Core):
                 out[pool] = blocks
         return out
 
+    # ── lines that are put in ─────────────────────────────────────────────────────────────────────────────────────
+
     def _log(self, where: str, kind: type[Record] | type[Wait], on: str, event: object, by: str | None) -> None:
         if not self.on:
             return
         with self.lock:
             try:
                 name = event if type(event) is str else self._events.name(event)
-                self._emit(kind(by or self._threads.name(), on, name, self._clock()))
+                self._add(kind, (by or self._threads.name(), on, name, self._clock()))
             except Exception as error:
                 self.fault(where, error)
 
@@ -184,19 +238,37 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                self._emit(kind(by or self._threads.name(), name, self._clock()))
+                self._add(kind, (by or self._threads.name(), name, self._clock()))
             except Exception as error:
                 self.fault(where, error)
 
-    def _life(
-        self, where: str, kind: type[Alloc] | type[Free] | type[Touch], pool: str, ids: Ids, by: str | None
-    ) -> None:
+    def _life(self, where: str, make: Callable[..., Op], pool: str, ids: Ids, by: str | None) -> None:
         if not self.on:
             return
         with self.lock:
             try:
-                blocks = blocks_of(ids, self.pools[pool])
-                if blocks is not None:
-                    self._emit(kind(by or self._threads.name(), pool, blocks, self._clock()))
+                some = _copy(ids)
+                if not len(some):
+                    return
+                who, queue = by or self._threads.name(), self._queue
+                if queue and type(some) is list:
+                    index, last, given = queue[-1]
+                    mergeable = index > self._sealed and last == make and type(given[2]) is list
+                    if mergeable and given[0] == who and given[1] == pool:
+                        given[2].extend(some)
+                        return
+                self._add(make, (who, pool, some, self._clock()))
             except Exception as error:
                 self.fault(where, error)
+
+
+def _copy(ids: Ids) -> Any:
+    """Ids that nobody else changes, with a length."""
+    if isinstance(ids, np.ndarray):
+        return ids.flatten()
+    return ids if isinstance(ids, Blocks | range) else list(ids)
+
+
+def _kept(given: Mapping[str, Ids]) -> dict[str, Any]:
+    """The ids of each pool that has some."""
+    return {pool: some for pool, ids in given.items() if len(some := _copy(ids))}

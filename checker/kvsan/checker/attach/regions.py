@@ -156,14 +156,14 @@ class Regions:
     """All registered pools. Searched one by one: an engine has one a layer at most."""
 
     def __init__(self) -> None:
-        self._all: list[Region] = []
+        self.all: list[Region] = []
 
     def add(self, region: Region, tensor: Any = None) -> None:
         """A region takes the place of older ones whose memory it has, unless both are views of one storage: those of
         other pools stay beside it, and so do parts of the same pool that share no byte with it.
         """
-        self._all = [known for known in self._all if self._stays(known, region, tensor)]
-        self._all.append(region)
+        self.all = [known for known in self.all if self._stays(known, region, tensor)]
+        self.all.append(region)
 
     @staticmethod
     def _stays(known: Region, region: Region, tensor: Any) -> bool:
@@ -180,11 +180,11 @@ class Regions:
 
     def find(self, tensor: Any) -> list[Region]:
         """The pools that a tensor's addresses, first to last, run into; `Region.blocks` says whether it meets them."""
-        extent = Extent.of(tensor) if self._all else None
+        extent = Extent.of(tensor) if self.all else None
         if extent is None:
             return []
         low, high = extent.low, extent.high
-        return [region for region in self._all if region.start < high and low < region.end]
+        return [region for region in self.all if region.start < high and low < region.end]
 
     def touched(self, tensor: Any) -> bool:
         """Whether a tensor has a byte of a pool, or may have."""
@@ -194,4 +194,4 @@ class Regions:
             return True
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self.all)

@@ -8,6 +8,7 @@ from kvsan.checker.report.text import describe, place
 from kvsan.checker.summary import Summary
 
 WIDTH = 100
+UNSEEN = "edges went unseen here or were made by another process, so an order may exist that was not logged"
 LINES = 12
 """Hooks, warnings and suppressions that are listed each; more are counted."""
 
@@ -17,7 +18,7 @@ def finding(found: Finding, pid: int, number: int) -> str:
     page = Page(WIDTH)
     page.lines.append("=" * 18)
     page.lines.append(f"kvsan[{pid}]: hazard {number}")
-    describe(page, found.hazard)
+    describe(page, found.hazard, UNSEEN)
     page.lines.append("=" * 18)
     return str(page)
 

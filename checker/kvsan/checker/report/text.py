@@ -89,7 +89,7 @@ def _hazards(page: Page, report: Report) -> None:
         describe(page, next((hazard for hazard in found if hazard.reuse), found[0]))
 
 
-def describe(page: Page, hazard: Hazard) -> None:
+def describe(page: Page, hazard: Hazard, but: str = UNSEEN) -> None:
     """One hazard in full: the two accesses, what is ordered, the life between, what would mend it."""
     page.title(headline(hazard), fg="red")
     page.line(hazard.kind.meaning, 4)
@@ -109,7 +109,7 @@ def describe(page: Page, hazard: Hazard) -> None:
     for number, fix in enumerate(hazard.fix):
         put("or" if number else "fix", str(fix))
     if hazard.possible:
-        put("but", UNSEEN)
+        put("but", but)
 
 
 def headline(hazard: Hazard) -> str:

@@ -122,9 +122,7 @@ class Stopwatch:
 
 def requests_for(trial: Trial) -> tuple[Workload, tuple[Request, ...]]:
     """The workload, the same in every round and fence mode."""
-    workload = Workload(
-        requests=trial.requests, concurrency=trial.concurrency, seed=trial.seed, aborts=trial.aborts
-    )
+    workload = Workload(requests=trial.requests, concurrency=trial.concurrency, seed=trial.seed, aborts=trial.aborts)
     return workload, requests_of(workload, trial.model)
 
 

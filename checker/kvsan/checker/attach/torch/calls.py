@@ -4,9 +4,9 @@ Where a line stands (`TRACE.md`): a non-blocking call is made and logged under t
 logged at its entry without it. Only the outermost wrapped call of a thread is logged: `Stream.wait_event` calls
 `Event.wait`, and the two are one wait. A call that raises is no line.
 
-`torch.Event` is a C type that cannot be changed; it is replaced by a subclass of itself, which `isinstance` does not
-tell apart. Events made before that, and whatever C++ code orders by itself, go by the wrappers: PyTorch's trace
-callbacks see those and count them as unseen edges (`crosscheck`).
+`torch.Event` and `torch.Stream` are C types that cannot be changed; subclasses of themselves, which `isinstance` does
+not tell apart, take their places. Those made before that, and whatever C++ code orders by itself, go by the wrappers:
+PyTorch's trace callbacks see those and count them as unseen edges (`crosscheck`).
 
 While a thread captures a CUDA graph, its calls order nothing outside: no lines (`graphs`).
 """
@@ -23,7 +23,7 @@ from kvsan.checker.attach.torch.copies import TO_HOST, TOUCHING, Copies
 from kvsan.checker.attach.torch.crosscheck import CrossCheck
 from kvsan.checker.attach.torch.graphs import Graphs
 from kvsan.checker.attach.torch.here import Here
-from kvsan.checker.attach.torch.surface import Surface, stand_in, stream_name
+from kvsan.checker.attach.torch.surface import Surface, as_stand_in, stand_in, stream_name
 
 Function = Callable[..., Any]
 
@@ -35,13 +35,18 @@ class Calls:
         self.recorder = recorder
         self.surface = surface
         self.here = Here()
-        self._patches = patches
+        self.patches = patches
+        self._current = surface.current
         self._crosscheck = CrossCheck(self)
 
     def install(self) -> None:
         surface = self.surface
         for owner, name in surface.replaced:
-            self._replace_class(owner, name)
+            self._replace_class(owner, name, self._event)
+        for owner, name in surface.replaced_streams:
+            made = self._replace_class(owner, name, self._stream)
+            for module, function in surface.handed_out if made is not None else ():
+                self._hand_out(module, function, made)
         for kind in surface.events:
             self._event(kind)
         for kind in surface.streams:
@@ -60,14 +65,22 @@ class Calls:
 
     def uninstall(self) -> None:
         self._crosscheck.uninstall()
-        self._patches.undo()
+        self.patches.undo()
         self.recorder.attachments.pop("torch", None)
 
     def name(self, stream: Any) -> str:
         """The name of a stream, the current one for `None`."""
         if stream is None:
+            found = self.known_current()
+            if found is not None:
+                return found
             stream = self.surface.current_stream()
         return stream_name(self.recorder, stream, external=self.surface.external)
+
+    def known_current(self) -> str | None:
+        """The name of the current stream, if that is to be had cheaply and has been met before."""
+        current = self._current
+        return None if current is None else self.recorder.find_stream(*current())
 
     def safe_name(self, stream: Any) -> str | None:
         """The same, where a fault must not keep the engine's call from being made."""
@@ -133,18 +146,34 @@ class Calls:
             self.recorder.ledger.note(
                 "torch is hooked by another session of this process, so this one hears nothing of it"
             )
-        self._patches.wrap(owner, name, lambda original: make(original, hook), hook)
+        self.patches.wrap(owner, name, lambda original: make(original, hook), hook)
 
-    def _replace_class(self, owner: Any, name: str) -> None:
-        """A subclass under the same name, which takes the original's instances for its own."""
+    def _replace_class(self, owner: Any, name: str, hook: Callable[[Any], None]) -> Any:
+        """A subclass under the same name, which takes the original's instances for its own. `None` if it cannot be."""
         original = getattr(owner, name)
         try:
             made = stand_in(original, name)
         except TypeError as error:
             self.recorder.ledger.hook(f"torch.{name}", expected=False).missing(str(error))
-            return
-        self._event(made)
-        self._patches.replace(owner, name, made)
+            return None
+        hook(made)
+        self.patches.replace(owner, name, made)
+        return made
+
+    def _hand_out(self, owner: Any, name: str, made: Any) -> None:
+        """A function that returns streams of the class that `made` stands in for."""
+
+        def make(original: Function) -> Function:
+            def handed_out(*args: Any, **kwargs: Any) -> Any:
+                found = original(*args, **kwargs)
+                if self.recorder.on:
+                    with self.recorder.guard(name):
+                        return as_stand_in(made, found)
+                return found
+
+            return handed_out
+
+        self.patches.wrap(owner, name, make)
 
     # ── non-blocking: under the lock, call then line ──────────────────────────────────────────────────────────────
 

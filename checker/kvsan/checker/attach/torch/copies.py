@@ -7,6 +7,8 @@ What they and the other methods in `TOUCHING` copy is an access only if it is de
 a registered pool with neither in force is an unseen copy. Other ways to touch one (functions of `torch` that take
 `out`, in-place arithmetic, kernels of someone else) are not noticed here: `docs/limits.md`.
 
+As long as no pool is registered by address, a method that cannot block is the original's and nothing more.
+
 Inside `deriving()` nothing is done here: the ops that a method comes to are seen there, syncs included.
 """
 
@@ -35,13 +37,15 @@ class Copies:
         self._calls = calls
 
     def to_host(self, original: Function, hook: Hook) -> Function:
+        calls, recorder = self._calls, self._calls.recorder
+        regions, on_device = recorder.regions, calls.surface.on_device
+
         def through(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
-            calls = self._calls
-            if calls.passes():
+            if not recorder.on or not (regions.all or on_device(tensor)) or calls.passes():
                 return original(tensor, *args, **kwargs)
             stream: str | None = None
-            with calls.recorder.guard(hook.name):
-                if calls.surface.on_device(tensor) and not _is_empty(tensor):
+            with recorder.guard(hook.name):
+                if on_device(tensor) and not _is_empty(tensor):
                     stream = calls.stream_of(tensor)
             result = self._made(hook, original, stream, tensor, *args, **kwargs)
             self._look(original.__name__, result, tensor)
@@ -50,9 +54,11 @@ class Copies:
         return through
 
     def copy_into(self, original: Function, hook: Hook) -> Function:
+        calls, recorder = self._calls, self._calls.recorder
+        regions = recorder.regions
+
         def copy_(target: Any, /, *args: Any, **kwargs: Any) -> Any:
-            calls = self._calls
-            if calls.passes():
+            if not recorder.on or (not regions.all and kwargs.get("non_blocking")) or calls.passes():
                 return original(target, *args, **kwargs)
             stream: str | None = None
             source: Any = None
@@ -61,6 +67,8 @@ class Copies:
                 asynchronous = kwargs.get("non_blocking", args[1] if len(args) > 1 else False)
                 if not asynchronous and not _is_empty(target) and _is_tensor(source):
                     stream = calls.crossing(target, source)
+            if stream is None and not regions.all:
+                return original(target, *args, **kwargs)
             result = self._made(hook, original, stream, target, *args, **kwargs)
             self._look(original.__name__, None, target, source)
             return result
@@ -68,9 +76,11 @@ class Copies:
         return copy_
 
     def to(self, original: Function, hook: Hook) -> Function:
+        calls, recorder = self._calls, self._calls.recorder
+        regions = recorder.regions
+
         def moved(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
-            calls = self._calls
-            if calls.passes():
+            if not recorder.on or (not regions.all and kwargs.get("non_blocking")) or calls.passes():
                 return original(tensor, *args, **kwargs)
             stream: str | None = None
             with calls.recorder.guard(hook.name):
@@ -81,6 +91,8 @@ class Copies:
                 crosses = target is not None and target != here and not _is_meta(tensor)
                 if crosses and not asynchronous and not _is_empty(tensor):
                     stream = calls.stream_of(tensor if here else device)
+            if stream is None and not regions.all:
+                return original(tensor, *args, **kwargs)
             result = self._made(hook, original, stream, tensor, *args, **kwargs)
             if not _is_meta(result):
                 self._look(original.__name__, result, tensor)
@@ -89,10 +101,10 @@ class Copies:
         return moved
 
     def touching(self, original: Function, hook: Hook) -> Function:
-        name = original.__name__
+        name, regions = original.__name__, self._calls.recorder.regions
 
         def touch(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if not self._calls.recorder.regions or self._calls.passes():
+            if not regions.all or self._calls.passes():
                 return original(tensor, *args, **kwargs)
             hook.fired()
             result = self._made(hook, original, None, tensor, *args, **kwargs)
@@ -116,7 +128,7 @@ class Copies:
         """Counts a copy that nobody will log. A method that gave back its own tensor touched nothing."""
         calls = self._calls
         recorder, here = calls.recorder, calls.here
-        if here.declared or not recorder.regions or not recorder.on or result is touched[0]:
+        if here.declared or not recorder.regions.all or not recorder.on or result is touched[0]:
             return
         with recorder.guard(name):
             if any(_is_tensor(each) and recorder.regions.touched(each) for each in touched):

@@ -9,11 +9,12 @@ for one of them counts as an unseen edge. Synchronisation of a stream is the exc
 entry of the blocking call, which is where its line belongs (`TRACE.md`), and PyTorch's C++ blocks in many places that
 no wrapper reaches (`nonzero`, indexing with a mask): it becomes a `sync` of that stream on the current device.
 
-There is no way to disarm the callbacks once armed; after `uninstall` they do nothing.
+There is no way to disarm the callbacks once armed; `uninstall` takes ours out of PyTorch's lists.
 """
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class CrossCheck:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._on = False
+        self._trace: ModuleType | None = None
         self._ours: set[int] = set()  # handles of events that a wrapped call recorded last
         self._foreign: set[int] = set()  # of those recorded where no wrapper saw it
 
@@ -43,6 +45,7 @@ class CrossCheck:
             trace.register_callback_for_event_deletion(self.deletion_call)
             trace.register_callback_for_stream_synchronization(self.stream_sync)
             torch._C._activate_gpu_trace()
+            self._trace = trace
         except (ImportError, AttributeError) as error:
             hook.missing(str(error))
             return
@@ -50,6 +53,12 @@ class CrossCheck:
 
     def uninstall(self) -> None:
         self._on = False
+        ours = (self.record_call, self.wait_call, self.deletion_call, self.stream_sync)
+        for registry in list(vars(self._trace).values()) if self._trace is not None else ():
+            held = getattr(registry, "callback_list", None)
+            if isinstance(held, list) and any(each in held for each in ours):  # a new list: another thread may be in it
+                registry.callback_list = [each for each in held if each not in ours]
+        self._trace = None
 
     def record_call(self, event: int, stream: int) -> None:
         if not self._on or not self._calls.recorder.on:

@@ -20,22 +20,29 @@ from kvsan.model.ops import StreamKind
 
 _NON_BLOCKING = 1
 _NAME = "_kvsan_name"
+_STAND_IN = "_kvsan_stands_in"
 _DRIVER = "cuEventElapsedTime"
 
 
 @dataclass(frozen=True, slots=True)
 class Surface:
-    """`modules` are where a name may be replaced: `(module, name)` of event classes that cannot be changed in place."""
+    """`replaced` are event classes that cannot be changed in place, `replaced_streams` stream classes, `handed_out`
+    functions that return streams of those: `(module, name)` each.
+    """
 
     events: Sequence[type] = ()
     streams: Sequence[type] = ()
     replaced: Sequence[tuple[Any, str]] = ()
+    replaced_streams: Sequence[tuple[Any, str]] = ()
+    handed_out: Sequence[tuple[Any, str]] = ()
     synchronize: Sequence[tuple[Any, str]] = ()
     tensors: Sequence[type] = ()
     graphs: Sequence[type] = ()
     current_stream: Callable[[], Any] = field(default=lambda: None)
     stream_of: Callable[[Any], Any] | None = None
     """The current stream of a tensor's device or of a device; without it `current_stream()`."""
+    current: Callable[[], tuple[int, int]] | None = None
+    """(device, handle) of the current stream, where that is to be had without making an object."""
     device_of: Callable[[Any], Any] = field(default=lambda device: 0 if device is None else device)
     on_device: Callable[[Any], bool] = field(default=lambda tensor: False)
     external: tuple[type, ...] = ()
@@ -60,6 +67,8 @@ def torch_surface() -> Surface:
         events=(cuda.Event,),
         streams=(cuda.Stream,),
         replaced=((torch, "Event"),) if hasattr(torch, "Event") else (),
+        replaced_streams=((torch, "Stream"),) if hasattr(torch, "Stream") else (),
+        handed_out=((torch.accelerator, "current_stream"),) if hasattr(torch, "accelerator") else (),
         synchronize=((cuda, "synchronize"),),
         tensors=(torch.Tensor,),
         graphs=(cuda.CUDAGraph,) if hasattr(cuda, "CUDAGraph") else (),
@@ -68,8 +77,23 @@ def torch_surface() -> Surface:
         device_of=device_of,
         on_device=lambda tensor: bool(tensor.is_cuda),
         external=(cuda.ExternalStream,),
+        current=_raw_stream(torch),
         version=str(torch.__version__),
     )
+
+
+def _raw_stream(torch: Any) -> Callable[[], tuple[int, int]] | None:
+    """What TorchInductor's code asks for the current stream, unless torch's streams are somebody's stand-ins."""
+    device = getattr(torch._C, "_cuda_getDevice", None)
+    handle = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    if device is None or handle is None or torch.cuda.current_stream.__module__ != torch.cuda.__name__:
+        return None
+
+    def current() -> tuple[int, int]:
+        where = device()
+        return where, handle(where)
+
+    return current
 
 
 def stand_in(original: Any, name: str) -> Any:
@@ -77,15 +101,16 @@ def stand_in(original: Any, name: str) -> Any:
     Raises `TypeError` if the original cannot have subclasses.
     """
 
+    made: Any = original  # the class made below; until then none of its instances can be asked about
+
     class Meta(type(original)):  # type: ignore[misc]
-        def __instancecheck__(cls, value: object) -> bool:
-            return isinstance(value, original)
+        def __instancecheck__(cls, value: object) -> bool:  # a subclass of the stand-in is a class of its own
+            return isinstance(value, original) if cls is made else bool(super().__instancecheck__(value))
 
         def __subclasscheck__(cls, other: type) -> bool:
-            return issubclass(other, original)
+            return issubclass(other, original) if cls is made else bool(super().__subclasscheck__(other))
 
-    made: Any = original  # the class made below; until then none of its instances can be asked about
-    body: dict[str, Any] = {"__module__": original.__module__, "__doc__": original.__doc__}
+    body: dict[str, Any] = {"__module__": original.__module__, "__doc__": original.__doc__, _STAND_IN: True}
     if hasattr(original, "elapsed_time"):
 
         def elapsed_time(self: Any, end_event: Any) -> Any:
@@ -95,8 +120,33 @@ def stand_in(original: Any, name: str) -> Any:
             return original.elapsed_time(self, end_event)
 
         body["elapsed_time"] = elapsed_time
+    if hasattr(original, "record_event"):
+        body["record_event"] = _record_event(original)
     made = Meta(name, (original,), body)
     return made
+
+
+def _record_event(original: Any) -> Callable[..., Any]:
+    """`torch.Stream.record_event` for a stand-in: the original takes an event of its very class and of no subclass
+    (`torch/csrc/Stream.cpp`), and makes one where it is given none, which would go by the wrappers.
+    """
+
+    def record_event(self: Any, event: Any = None) -> Any:
+        if event is None:
+            event = sys.modules["torch"].Event(self.device, enable_timing=False)  # as the original makes it
+        if not hasattr(type(event), _STAND_IN):
+            return original.record_event(self, event)
+        event.record(self)
+        return event
+
+    return record_event
+
+
+def as_stand_in(made: Any, stream: Any) -> Any:
+    """A `torch.Stream` that C++ has handed out, as one of the stand-in `made`. Others are returned as they are."""
+    if type(stream) is not made.__mro__[1]:
+        return stream
+    return made(stream_id=stream.stream_id, device_index=stream.device_index, device_type=stream.device_type)
 
 
 def _elapsed(kind: Any, start: Any, end: Any) -> float:
@@ -120,7 +170,11 @@ def identity(stream: Any) -> tuple[Any, int]:
     """(device, handle) of a `torch.cuda.Stream`, a `torch.Stream` or a stand-in."""
     handle = getattr(stream, "cuda_stream", None)
     if handle is None:
-        handle = getattr(stream, "native_handle", None)
+        with contextlib.suppress(RuntimeError):  # a backend whose streams have none
+            handle = getattr(stream, "native_handle", None)
+    if handle is None and _is_cuda(stream):  # an older torch: the number of a `torch.Stream` is not the handle
+        same = {name: getattr(stream, name) for name in ("stream_id", "device_index", "device_type")}
+        handle = sys.modules["torch"].cuda.Stream(**same).cuda_stream
     if handle is None:
         handle = stream.stream_id
     index = getattr(stream, "device_index", None)
@@ -128,6 +182,10 @@ def identity(stream: Any) -> tuple[Any, int]:
         device = stream.device
         index = getattr(device, "index", device)
     return index or 0, int(handle)
+
+
+def _is_cuda(stream: Any) -> bool:
+    return getattr(getattr(stream, "device", None), "type", None) == "cuda"
 
 
 def stream_name(

@@ -17,13 +17,17 @@ from types import ModuleType
 from typing import Any
 
 from kvsan.checker.attach.vllm.engine import Engine, argument, site
-from kvsan.checker.attach.vllm.groups import Ints, group_of
+from kvsan.checker.attach.vllm.groups import group_of
 from kvsan.checker.attach.vllm.scheduler import take
-from kvsan.checker.attach.vllm.steps import Steps
+from kvsan.checker.attach.vllm.steps import Message, Steps
+from kvsan.checker.index import IdBlocks
 
 _CONFIG, _STEPS, _OPEN = "_kvsan_config", "_kvsan_steps", "_kvsan_open"
 KNOWN = frozenset({"new_block_ids_to_zero", "num_common_prefix_blocks", "scheduled_new_reqs", "scheduled_cached_reqs"})
 """Fields of `SchedulerOutput` that speak of blocks and are understood, or touch none."""
+
+MOST_WAITING = 1024
+"""So many messages wait for a forward's line: those of steps without one, and a handful."""
 
 
 def install(engine: Engine) -> None:
@@ -80,7 +84,7 @@ def _steps(engine: Engine, runner: Any) -> Steps:
     return steps
 
 
-def _begin(engine: Engine, runner: Any, output: Any) -> tuple[Ints, Ints] | None:
+def _begin(engine: Engine, runner: Any, output: Any) -> Message | None:
     """At the entry of `execute_model`: what its forward will touch."""
     if take(engine, output):  # what the scheduler does is a line of its own process, and expected there
         for name in ("vllm.schedule", "vllm.alloc", "vllm.free"):
@@ -91,19 +95,24 @@ def _begin(engine: Engine, runner: Any, output: Any) -> tuple[Ints, Ints] | None
     engine.device_pool = runner._kvsan_pool
     if getattr(output, "new_block_ids_to_zero", None):
         engine.hook("vllm.zero", expected=False).expected = True
-    return steps.feed(output)
+    if len(steps) > MOST_WAITING:
+        with engine.recorder.lock:
+            engine.recorder.settle_up()
+            steps.catch_up(MOST_WAITING // 2)
+    return steps.take(output)
 
 
-def _log(engine: Engine, runner: Any, touched: tuple[Ints, Ints], where: str | None) -> None:
-    pool, (reads, writes) = runner._kvsan_pool, touched
+def _log(engine: Engine, runner: Any, message: Message, where: str | None) -> None:
+    """What the forward touches is worked out with its line: host time of a step is dear, and the message is ours."""
+    pool, steps = runner._kvsan_pool, getattr(runner, _STEPS)
+
+    def touches() -> tuple[dict[str, IdBlocks], dict[str, IdBlocks]]:
+        reads, writes = steps.work_out(message)
+        return {pool: IdBlocks(reads)}, {pool: IdBlocks(writes)}
+
     engine.hook("vllm.forward").fired()
     engine.recorder.access(
-        "forward",
-        on=engine.current_stream("compute"),
-        reads={pool: reads},
-        writes={pool: writes},
-        step=getattr(runner, _STEPS).count,
-        site=where,
+        "forward", on=engine.current_stream("compute"), step=steps.count, site=where, touches=touches
     )
 
 

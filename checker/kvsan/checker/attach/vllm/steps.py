@@ -2,7 +2,10 @@
 
 A worker is told of a request's blocks once, when it is new, and afterwards of additions alone; this follows the same
 messages. The sets of successive steps differ by few blocks, so a count for each block is kept of how many scheduled
-requests read it, and only what changed is counted: a step of 64 requests costs some tens of microseconds.
+requests read it, and only what changed is counted. The usual step is taken a shorter way (`decoding`).
+
+A message is taken when the step begins and worked out when the line of its forward is (`attach.core`): `take` copies
+what it says, since the worker goes on with the very lists.
 
 Relied on: the meaning of `scheduled_new_reqs`, `scheduled_cached_reqs` (its `new_block_ids` are appended, or replace
 the list for ids in `resumed_req_ids`), `num_scheduled_tokens`, `finished_req_ids`; block 0 is vLLM's null block.
@@ -11,14 +14,31 @@ Not covered: rejected draft tokens (with speculative decoding the caller says In
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from kvsan.checker.attach.vllm.decoding import KINDS, Decoding
 from kvsan.checker.attach.vllm.groups import Group, Ints
 
 _ROWS, _COLUMNS = 64, 64
+Lists = list[list[int]]
+
+
+class Message(NamedTuple):
+    """What one `SchedulerOutput` says, copied."""
+
+    finished: tuple[str, ...]
+    new: list[tuple[str, Lists, int]]
+    cached: list[str]
+    more: list[tuple[str, Lists]]
+    resumed: list[str]
+    computed: list[int]
+    scheduled: list[str]
+    tokens: list[int]
+    encoded: frozenset[str]
 
 
 class Steps:
@@ -36,55 +56,144 @@ class Steps:
         self._lo = [np.zeros(_ROWS, np.int64) for _ in groups]  # what of each row is counted in `_readers`
         self._hi = [np.zeros(_ROWS, np.int64) for _ in groups]
         self._counted = np.zeros(0, np.int64)
+        self._waiting: deque[Message] = deque()
+        self._decoding: Decoding | None = None
+        self._simple = all(group.kind in KINDS for group in groups)
+        self._crosses = any(group.kind == "cross" for group in groups)
 
-    def feed(self, output: Any) -> tuple[Ints, Ints] | None:
-        """Block ids read and written by this step's forward; `None` if it has none. May name a block twice."""
-        computed = self._news(output)
-        scheduled = output.num_scheduled_tokens
+    # ── the messages ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def take(self, output: Any) -> Message | None:
+        """Takes a step's message, to be worked out in its turn. `None` if it has no forward."""
+        cached, scheduled = output.scheduled_cached_reqs, output.num_scheduled_tokens
+        resumed = getattr(cached, "resumed_req_ids", ())
+        more = cached.new_block_ids
+        message = Message(
+            tuple(output.finished_req_ids),
+            [(new.req_id, _copied(new.block_ids), new.num_computed_tokens) for new in output.scheduled_new_reqs],
+            list(cached.req_ids),
+            [(name, _copied(ids)) for name, ids in zip(cached.req_ids, more, strict=True) if ids] if any(more) else [],
+            [name for name in cached.req_ids if name in resumed] if resumed else [],
+            list(cached.num_computed_tokens),
+            list(scheduled),
+            list(scheduled.values()),
+            frozenset(output.scheduled_encoder_inputs) if self._crosses else frozenset(),
+        )
+        if scheduled or message.finished or message.new or message.cached:
+            self._waiting.append(message)
         if not scheduled:
             return None
         self.count += 1
-        rows = np.fromiter((self._rows[request] for request in scheduled), np.int64, len(scheduled))
-        done = np.fromiter((computed[request] for request in scheduled), np.int64, len(scheduled))
-        new = np.fromiter(scheduled.values(), np.int64, len(scheduled))
+        return message
+
+    def work_out(self, message: Message) -> tuple[Ints, Ints]:
+        """Block ids read and written by the forward of a message that was taken. May name a block twice, and may be
+        the very arrays of the step before. Messages before it are worked out first.
+        """
+        while True:
+            first = self._waiting.popleft()
+            found = self._apply(first)
+            if first is message:
+                return found
+
+    def catch_up(self, keep: int) -> None:
+        """Works out all but the latest messages, whose forwards never came."""
+        while len(self._waiting) > keep:
+            self._apply(self._waiting.popleft())
+
+    def feed(self, output: Any) -> tuple[Ints, Ints] | None:
+        """A step's message, worked out at once."""
+        message = self.take(output)
+        return None if message is None else self.work_out(message)
+
+    def __len__(self) -> int:
+        """How many messages wait."""
+        return len(self._waiting)
+
+    def _apply(self, message: Message) -> tuple[Ints, Ints]:
+        scheduled = message.scheduled
+        if message.finished or message.new or message.resumed:
+            self._decoding = None
+        self._news(message)
+        usual = self._decoding
+        if usual is not None and usual.ones == message.tokens and usual.requests == scheduled == message.cached:
+            found = usual.feed(message.computed)
+            if found is not None:
+                return found
+        rows, found = self._in_general(message)
+        self._decoding = Decoding(self, scheduled, rows) if self._simple and scheduled else None
+        return found
+
+    def _in_general(self, message: Message) -> tuple[Ints, tuple[Ints, Ints]]:
+        scheduled = message.scheduled
+        count = len(scheduled)
+        if not count:
+            return np.zeros(0, np.int64), (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        computed = {request: done for request, _, done in message.new}
+        computed.update(zip(message.cached, message.computed, strict=True))
+        rows = np.fromiter((self._rows[request] for request in scheduled), np.int64, count)
+        done = np.fromiter((computed[request] for request in scheduled), np.int64, count)
+        new = np.array(message.tokens, np.int64)
         self._uncount_others(rows)
         written = []
         for at, group in enumerate(self.groups):
             lo, first, hi = group.ranges(done, new, self._known[at][rows])
             self._recount(at, rows, lo, hi)
             if group.kind == "cross":
-                encoded = output.scheduled_encoder_inputs
+                encoded = message.encoded
                 first = np.fromiter(
                     (0 if request in encoded else end for request, end in zip(scheduled, hi.tolist(), strict=True)),
                     np.int64,
-                    len(rows),
+                    count,
                 )
             written.append(self._between(at, rows, first, hi))
         self._counted = rows
         writes = np.concatenate(written) if written else np.zeros(0, np.int64)
-        return np.flatnonzero(self._readers[1:]) + 1, writes[writes != 0]
+        return rows, (self.read(), writes[writes != 0])
 
-    # ── the messages ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── for `decoding` ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _news(self, output: Any) -> dict[str, int]:
-        """Takes in what is new; returns how many tokens each named request has computed."""
-        for request in output.finished_req_ids:
+    def read(self) -> Ints:
+        """The blocks that somebody reads."""
+        found: Ints = self._readers[1:].nonzero()[0]
+        found += 1
+        return found
+
+    def counted(self, at: int, row: int) -> tuple[int, int]:
+        """What of a row is counted as read, as positions."""
+        return int(self._lo[at][row]), int(self._hi[at][row])
+
+    def known(self, at: int, row: int) -> int:
+        """How many blocks a row has."""
+        return int(self._known[at][row])
+
+    def block(self, at: int, row: int, position: int) -> int:
+        return int(self._table[at][row, position])
+
+    def recount(self, at: int, row: int, lo: int, hi: int) -> None:
+        """From now on `lo` to `hi` of a row are read, neither of them less than before."""
+        was_lo, was_hi = self.counted(at, row)
+        ids, readers = self._table[at][row], self._readers
+        for position in range(was_lo, lo):
+            readers[ids[position]] -= 1
+        for position in range(was_hi, hi):
+            readers[ids[position]] += 1
+        self._lo[at][row], self._hi[at][row] = lo, hi
+
+    # ── what is new ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _news(self, message: Message) -> None:
+        for request in message.finished:
             self._forget(request)
-        computed = {}
-        for data in output.scheduled_new_reqs:
-            self._replace(data.req_id, data.block_ids)
-            computed[data.req_id] = data.num_computed_tokens
-        cached = output.scheduled_cached_reqs
-        resumed = getattr(cached, "resumed_req_ids", ())
-        for request, more, done in zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True):
-            if request in resumed:
-                self._replace(request, more or ())
-            elif more is not None:
-                row = self._rows[request]
-                for at, ids in enumerate(more):
-                    self._append(at, row, ids)
-            computed[request] = done
-        return computed
+        for request, lists, _ in message.new:
+            self._replace(request, lists)
+        more = dict(message.more)
+        for request in message.resumed:
+            self._replace(request, more.pop(request, ()))
+        for request, lists in more.items():
+            row = self._rows[request]
+            for at, ids in enumerate(lists):
+                self._append(at, row, ids)
 
     def _replace(self, request: str, ids: Sequence[Sequence[int]]) -> None:
         row = self._rows.get(request)
@@ -172,3 +281,7 @@ class Steps:
             if lo < hi
         ]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _copied(lists: Sequence[Sequence[int]]) -> Lists:
+    return [list(ids) for ids in lists]
