@@ -90,6 +90,9 @@ class NullDevice:
     def memory(self, pool: str, shape: tuple[int, ...], *, host: bool) -> Any:
         return np.zeros(shape, np.int64)
 
+    def tensor(self, shape: tuple[int, ...], *, host: bool) -> Any:
+        return np.zeros(shape, np.int64)
+
     def host(self, name: str) -> NullHost:
         return self.hosts.setdefault(name, NullHost(name, self))
 

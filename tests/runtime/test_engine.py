@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kvsan.model.design import DesignError, Protocol
@@ -23,9 +25,9 @@ WRONG_GENERATION = {"vllm-no-store-pin", "vllm-no-store-pin-device-waits"}
 """A store planned for one owner copies the next one's block, on any device: they garble without a race."""
 
 
-def engine(name: str | None = None, **options: object) -> Engine:
+def engine(name: str | None = None, **options: Any) -> Engine:
     sizes = Sizes(BLOCKS.gpu, BLOCKS.host, slots=12, budget=192)
-    made = Engine(None if name is None else load(name), Immediate(), MODEL, sizes, **options)  # type: ignore[arg-type]
+    made = Engine(None if name is None else load(name), Immediate(), MODEL, sizes, **options)
     if not made.stores:
         made.warm(request.prompt for request in REQUESTS)
     return made
@@ -44,7 +46,7 @@ def test_every_design_serves(name: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{"run_ahead": 0}, {"run_ahead": 3}, {"lazy": True}, {"caching": False}])
-def test_options_change_no_answer(options: dict[str, object]) -> None:
+def test_options_change_no_answer(options: dict[str, Any]) -> None:
     made = engine(**options)
     assert garbled(MODEL, REQUESTS, serve(made, REQUESTS, 12)) == []
     assert made.transfers.stores > 5 or options == {"caching": False}

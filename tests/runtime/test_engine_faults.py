@@ -1,7 +1,7 @@
 """The engine through everything that goes wrong: pools run out, copies are refused, forwards raise, users go away.
 
-A state machine drives one engine on a simulated device; after each step of it the pools' invariants hold, and at the end
-every request that nobody aborted has its right answer and every block is free again.
+A state machine drives one engine on a simulated device; after each step of it the pools' invariants hold, and at the
+end every request that nobody aborted has its right answer and every block is free again.
 """
 
 from __future__ import annotations

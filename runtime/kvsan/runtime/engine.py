@@ -183,7 +183,9 @@ class Engine:
         return Completion(number, active.answer, "aborted")
 
     def progress(self, number: int) -> int:
-        """How many tokens of its answer the host has; -1 while a request that is served has no block, or is not served."""
+        """How many tokens of its answer the host has; -1 while a request that is served has no block, or is not
+        served.
+        """
         active = self._by_number.get(number)
         return -1 if active is None or active.state is State.WAITING else len(active.answer)
 

@@ -38,9 +38,10 @@ one token in forty ends a completion, since that is seen a step late."""
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What is run. `design` None: the engine's default. `pressure`: how many times as much the requests at a time want as
-    the device's pool holds. `policy`: how a simulated device runs. `spin`: cycles that a CUDA forward spins between its
-    writes and its reads, so that what overlaps is seen to."""
+    """What is run. `design` None: the engine's default. `pressure`: how many times as much the requests at a time
+    want as the device's pool holds. `policy`: how a simulated device runs. `spin`: cycles that a CUDA forward spins
+    between its writes and its reads, so that what overlaps is seen to.
+    """
 
     design: Design | None = None
     fence: Fence = "none"
@@ -167,10 +168,11 @@ def play(trial: Trial, number: int, progress: Progress | None = None) -> Round:
         session = Session(Options(check=trial.check, incident=0, trace=_path(trial, number), log_path="/dev/null"))
         device = session.watch(device)
         assert isinstance(device, Traced)
-        watch = device.sink = Stopwatch(device.sink)
+        watch = Stopwatch(device.sink)
+        device.sink = watch  # type: ignore[assignment]  # its methods are set one by one
     out = Round(number)
     done: dict[int, Completion] = {}
-    engine = None
+    engine: Engine | None = None
     began = time.perf_counter()
 
     def each_turn(ended: list[Completion]) -> None:
