@@ -57,20 +57,20 @@ def write(path: Path, header: Header, ops: list[Op], **more: Any) -> None:
             out.write(op)
 
 
-@pytest.mark.parametrize("segment", [1 << 12, 1 << 20])
-def test_every_op(tmp_path: Path, segment: int) -> None:
-    write(tmp_path / "t.kvt", HEADER, EVERY, segment=segment)
+@pytest.mark.parametrize("words", [4, 1 << 16])
+def test_every_op(tmp_path: Path, words: int) -> None:
+    write(tmp_path / "t.kvt", HEADER, EVERY, words=words)
     assert read(tmp_path / "t.kvt") == (HEADER, EVERY)
     assert {type(op) for op in EVERY} == set(Op.__args__)
 
 
-@pytest.mark.parametrize("segment", [1 << 8, 1 << 20])
-def test_random_traces(tmp_path: Path, segment: int) -> None:
-    """A segment of 256 bytes: nearly each line is in a chunk of its own, and some in one that is made for it."""
+@pytest.mark.parametrize("words", [4, 1 << 16])
+def test_random_traces(tmp_path: Path, words: int) -> None:
+    """A segment of four words: nearly each line is in a chunk of its own, and some in one that is made for it."""
     for seed in range(60):
         trace = from_objects(*random_trace(seed))
         ops = list(trace)
-        write(tmp_path / "t.kvt", trace.header, ops, segment=segment, ring=2)
+        write(tmp_path / "t.kvt", trace.header, ops, words=words, ring=2)
         assert read(tmp_path / "t.kvt") == (trace.header, ops), f"seed {seed}"
 
 
@@ -117,7 +117,7 @@ def test_recorded_traces(tmp_path: Path, path: Path) -> None:
 
 def test_arrays(tmp_path: Path) -> None:
     """Repeats and their order are kept in a batch, and are one id elsewhere. The caller may reuse its array."""
-    with Log(tmp_path / "t.kvt", segment=1 << 12, ring=2) as out:
+    with Log(tmp_path / "t.kvt", words=1 << 9, ring=2) as out:
         out.pool("gpu", 5000)
         out.stream("s")
         ids = np.array([7, 3, 3, 4999])
@@ -174,7 +174,7 @@ def test_a_call_that_fails_orders_nothing(tmp_path: Path) -> None:
 
 def test_a_call_that_outlasts_the_ring(tmp_path: Path) -> None:
     """Lines go on in the ring until it is full; then the call's line is given up, and its return is an unseen edge."""
-    with Log(tmp_path / "t.kvt", segment=1 << 9, ring=3) as out:
+    with Log(tmp_path / "t.kvt", lines=5, ring=3) as out:
         out.pool("gpu", 9)
         inside = out.blocking(event="slow", by="h")
         with inside:
@@ -213,7 +213,7 @@ def read_or_error(path: Path) -> tuple[Header, list[Op]] | None:
 
 
 def log_of(path: Path, count: int = 400) -> bytes:
-    with Log(path, segment=1 << 11) as out:
+    with Log(path, words=64) as out:
         out.pool("gpu", 64)
         out.stream("s")
         for number in range(count):
@@ -352,7 +352,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_disk_that_is_full() -> None:
     heard: list[Exception] = []
-    out = Log("/dev/full", on_fault=heard.append, segment=1 << 8, ring=2)
+    out = Log("/dev/full", on_fault=heard.append, lines=9, ring=2)
     for number in range(500):
         out.put(f"t{number}", by="h")
     with pytest.raises(OSError, match="No space"):
