@@ -67,8 +67,8 @@ COUNT = struct.Struct("<I")
 HEAD, LINES = b"HEAD", b"LINE"
 
 ACCESS, RECORD, WAIT, SYNC_EVENT, SYNC_STREAM, SYNC_DEVICE, NO, YES, PUT, GET, ALLOC, FREE, TOUCH, DROP = range(14)
-"""Kinds of line. `NO` and `YES` are polls by their answer; a `NO` stands for a failed sync too (of a stream or a device:
-`PUT` of a token that nobody takes)."""
+"""Kinds of line. `NO` and `YES` are polls by their answer; a `NO` stands for a failed sync too (of a stream or a
+device: `PUT` of a token that nobody takes)."""
 
 ORDERS: tuple[Source, ...] = ("stream", "any", "call")
 FLAGS = {(order, batch): 2 * at + batch for at, order in enumerate(ORDERS) for batch in (False, True)}
@@ -540,7 +540,7 @@ class Log:
     # ── the file ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self) -> None:
-        """Makes the file now; else it is made at the first line, and a run without one leaves none. Raises `OSError`."""
+        """Makes the file now; else it is made at the first line. Raises `OSError`."""
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         self._writer = threading.Thread(target=self._run, args=(self._fd,), name="kvsan-log", daemon=True)
         self._writer.start()
@@ -627,5 +627,6 @@ def _words(sets: Sets) -> int:
 
 def _finished(segment: Segment) -> bytes:
     """The segment as a chunk."""
-    data = b"".join((COUNT.pack(segment.used), segment.words[: segment.used], _encode(segment.lines).encode()))
+    words = segment.words[: segment.used].data
+    data = b"".join((COUNT.pack(segment.used), words, _encode(segment.lines).encode()))
     return CHUNK.pack(LINES, len(data), zlib.crc32(data), len(segment.lines)) + data

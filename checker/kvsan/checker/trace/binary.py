@@ -145,7 +145,7 @@ class _Words:
         runs = found.reshape(-1, 2)
         if not (runs[:, 0] < runs[:, 1]).all():
             raise ValueError("a run without blocks")
-        return Blocks(tuple(map(tuple, runs.tolist())))
+        return Blocks(tuple((lo, hi) for lo, hi in runs.tolist()))
 
     def sets(self, given: list[Any], *, keep: bool) -> dict[str, Blocks]:
         return {pool: self.set(count, keep=keep) for pool, count in zip(given[::2], given[1::2], strict=True)}
