@@ -14,6 +14,7 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -32,12 +33,12 @@ _Chunk = tuple[int, int, int, int]
 
 
 class BinaryLog:
-    """A log in a file, from its first byte on. Raises `TraceError`."""
+    """A log in a file that can be sought in, from its first byte on. Raises `TraceError`."""
 
     def __init__(self, name: str, file: io.BufferedIOBase, *, salvage: bool = False) -> None:
         self.name = name
         self._salvage = salvage
-        self._file = file if file.seekable() else _spooled(file)
+        self._file = file
         self.left_out = False
         """Salvaging: something was not whole."""
         self._chunks: list[_Chunk] = []
@@ -116,12 +117,16 @@ class BinaryLog:
                 ) from None
 
 
-def _spooled(file: io.BufferedIOBase) -> io.BufferedIOBase:
-    """A pipe cannot be read twice, and the header that counts is the last."""
-    copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the last reference
-    shutil.copyfileobj(file, copy)
-    copy.seek(0)
-    return cast(io.BufferedIOBase, copy)
+@contextmanager
+def seekable(file: io.BufferedIOBase) -> Iterator[io.BufferedIOBase]:
+    """The file, or a copy if it is a pipe: that cannot be read twice, and the header that counts is the last."""
+    if file.seekable():
+        yield file
+        return
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(file, copy)
+        copy.seek(0)
+        yield cast(io.BufferedIOBase, copy)
 
 
 class _Words:
