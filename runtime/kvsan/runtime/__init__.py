@@ -1,6 +1,7 @@
 """The offload engine that ships, and the instrumentation that it ships without.
 
-Nothing is in it yet: the engine comes with its own issue, and until then this portion only holds the name.
+`engine` turns requests into completions on a `device`, with the fences of a `kvsan.model.design.Design` (`issue`,
+`cells`, `table`, `flight`) and the decisions of `scheduler`, `transfers`, `pool` and `roles`. `workload`, `language`
+and `forward` are what is served: an integer model whose answer any stale byte changes. `serve` serves it. `tracing`
+wraps a device from outside; nothing here imports it.
 """
-
-__all__: list[str] = []

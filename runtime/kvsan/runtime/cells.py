@@ -120,6 +120,15 @@ class Cells:
         mine = self._events[name]
         return list(dict.fromkeys(mine[block] for block in blocks.tolist() if block in mine))
 
+    @property
+    def transfers(self) -> list[str]:
+        """The event objects of transfers that the host has not seen complete, the oldest first."""
+        return list(
+            dict.fromkeys(
+                event for name, mine in self._events.items() if self.per[name] == "transfer" for event in mine.values()
+            )
+        )
+
     # ── what changes ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def apply(self, name: str, blocks: Iterable[int] | Ids) -> Ids:

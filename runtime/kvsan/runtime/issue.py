@@ -3,7 +3,7 @@
 An `Issuer` follows a `Design` (`kvsan.model.design`): each work's waits before it (`after`), its records behind it
 (`signals`), marks, blocking waits, jobs put in a queue and taken by another thread. It holds no list of its own. What
 the work itself is (which kernel, which copy) it asks a `Bodies`; which blocks a rule is applied to is decided by
-whoever holds the `Cells`.
+whoever holds the `Cells`. A record of an event that nobody in the design asks for is left out.
 
 A copy touches blocks of two pools, and each may have a design: the step is the first design's, and a work of another
 one goes along as a `Face` (its waits and records too; an event of the same name is the same object).
@@ -20,9 +20,9 @@ from typing import Protocol
 
 import numpy as np
 
-from kvsan.model.design import MAIN, Block, Design, Item, Mark, Submit, Work
+from kvsan.model.design import MAIN, Block, Design, Item, Mark, Seen, Submit, Work
 from kvsan.runtime.cells import Cells
-from kvsan.runtime.device import Device, Host, Ids
+from kvsan.runtime.device import Device, DeviceError, Host, Ids
 from kvsan.runtime.flight import Flight
 
 
@@ -55,8 +55,7 @@ class Bodies(Protocol):
         fewer of them. No side: the work is not issued."""
 
     def run(self, host: Host, work: Work, faces: Sequence[Face], step: int) -> None:
-        """Issues the work itself on `work.on` (None: the host does it). Raises what the device raises; then nothing was
-        issued."""
+        """Issues the work itself on `work.on` (None: the host does it). Raises `DeviceError` if nothing was issued."""
 
 
 class Issuer:
@@ -77,7 +76,7 @@ class Issuer:
         self.lock = RLock()
         self._jobs = {job.takes: job for thread in design.threads for job in thread.jobs}
         self._recorder = next((on for on, event in _recorders(design) if event == design.step_event), None)
-        self._ended: set[str] = set()
+        self._asked = _asked(design)
         for thread in design.threads:
             device.thread(thread.name, lambda thread=thread: self.turn(thread.name))  # type: ignore[misc]
 
@@ -88,7 +87,9 @@ class Issuer:
     # ── a step ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def step(self) -> int:
-        """Launches a step; its number. What a work raises leaves the works behind it unissued."""
+        """Launches a step; its number. A copy that the device refuses is left for a later step; what a forward raises
+        is raised, and the items behind it are left.
+        """
         with self.lock:
             number = self.flight.launch()
         for item in self._items():
@@ -113,7 +114,7 @@ class Issuer:
         assert self.cells is not None
         cells = self.cells
         match item:
-            case Mark():
+            case Mark() if item.event in self._asked:
                 self.host.record(item.on, self._instance(item.event, cells, np.empty(0, np.int64)))
             case Block():
                 blocks = np.arange(len(cells)) if item.when is None else cells.where(cells.table.truth(item.when))
@@ -123,6 +124,8 @@ class Issuer:
                 cells.set(blocks, cells.table.after(item.then))
             case Submit():
                 self._submit(item, cells, cells.where(cells.table.truth(item.when)), step)
+            case Mark():
+                pass
             case Work():
                 self.work(self.host, item, cells.where(cells.table.due(item)), step)
 
@@ -152,7 +155,16 @@ class Issuer:
                 event for face in faces for name in face.work.after for event in face.cells.instances(name, face.blocks)
             ):
                 host.wait(work.on, event)
-        self.bodies.run(host, work, faces, step)
+        try:
+            self.bodies.run(host, work, faces, step)
+        except DeviceError:
+            if not work.every_step:
+                return False  # nothing was issued, the blocks stand as they stood: a later step tries again
+            raise
+        except Exception:
+            if work.every_step and work.on is not None:
+                self._signal(host, work.on, faces)  # part of it may have been issued, and a fence must cover it
+            raise
         if work.on is not None:
             self._signal(host, work.on, faces)
         for face in faces:
@@ -167,6 +179,8 @@ class Issuer:
         made: dict[str, str] = {}
         for face in faces:
             for name in face.work.signals:
+                if face.cells.design is self.design and name not in self._asked:
+                    continue
                 if face.cells.per[name] == "block":
                     for block in face.blocks.tolist():
                         host.record(stream, face.cells.noted(name, np.array([block], np.int64)))
@@ -207,7 +221,9 @@ class Issuer:
             if entry is None:
                 continue
             with self.lock:
-                self.work(host, job, entry.blocks, entry.step)
+                if not self.work(host, job, entry.blocks, entry.step):
+                    host.put(job.takes, entry)
+                    return False
                 if job.publishes is not None:
                     host.put(job.publishes, entry)
             return True
@@ -243,6 +259,14 @@ class Issuer:
                 if cells is not None:
                     cells.settle()
         return True
+
+
+def _asked(design: Design) -> frozenset[str]:
+    """The events that somebody waits for, polls, or blocks on. Another one may be recorded or not; it is not."""
+    asked = {event for work in design.works() for event in work.after}
+    asked |= {item.event for item in design.step if isinstance(item, Block) and item.event is not None}
+    asked |= {need.event for rule in design.rules for need in rule.needs if isinstance(need, Seen)}
+    return frozenset(asked | ({design.step_event} if design.step_event else set()))
 
 
 def _recorders(design: Design) -> Iterable[tuple[str | None, str]]:
