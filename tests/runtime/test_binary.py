@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
+import subprocess
+import sys
+import threading
+import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import HealthCheck, given, settings
 
 from kvsan.checker import TraceError, TraceWriter, check, open_trace
+from kvsan.checker.cli import cli
 from kvsan.checker.convert import convert
 from kvsan.checker.trace import from_objects
 from kvsan.checker.trace.header import Header
@@ -57,20 +64,20 @@ def write(path: Path, header: Header, ops: list[Op], **more: Any) -> None:
             out.write(op)
 
 
-@pytest.mark.parametrize("segment", [1 << 12, 1 << 20])
-def test_every_op(tmp_path: Path, segment: int) -> None:
-    write(tmp_path / "t.kvt", HEADER, EVERY, segment=segment)
+@pytest.mark.parametrize("words", [4, 1 << 16])
+def test_every_op(tmp_path: Path, words: int) -> None:
+    write(tmp_path / "t.kvt", HEADER, EVERY, words=words)
     assert read(tmp_path / "t.kvt") == (HEADER, EVERY)
     assert {type(op) for op in EVERY} == set(Op.__args__)
 
 
-@pytest.mark.parametrize("segment", [1 << 8, 1 << 20])
-def test_random_traces(tmp_path: Path, segment: int) -> None:
-    """A segment of 256 bytes: nearly each line is in a chunk of its own, and some in one that is made for it."""
+@pytest.mark.parametrize("words", [4, 1 << 16])
+def test_random_traces(tmp_path: Path, words: int) -> None:
+    """A segment of four words: nearly each line is in a chunk of its own, and some in one that is made for it."""
     for seed in range(60):
         trace = from_objects(*random_trace(seed))
         ops = list(trace)
-        write(tmp_path / "t.kvt", trace.header, ops, segment=segment, ring=2)
+        write(tmp_path / "t.kvt", trace.header, ops, words=words, ring=2)
         assert read(tmp_path / "t.kvt") == (trace.header, ops), f"seed {seed}"
 
 
@@ -117,7 +124,7 @@ def test_recorded_traces(tmp_path: Path, path: Path) -> None:
 
 def test_arrays(tmp_path: Path) -> None:
     """Repeats and their order are kept in a batch, and are one id elsewhere. The caller may reuse its array."""
-    with Log(tmp_path / "t.kvt", segment=1 << 12, ring=2) as out:
+    with Log(tmp_path / "t.kvt", words=1 << 9, ring=2) as out:
         out.pool("gpu", 5000)
         out.stream("s")
         ids = np.array([7, 3, 3, 4999])
@@ -174,7 +181,7 @@ def test_a_call_that_fails_orders_nothing(tmp_path: Path) -> None:
 
 def test_a_call_that_outlasts_the_ring(tmp_path: Path) -> None:
     """Lines go on in the ring until it is full; then the call's line is given up, and its return is an unseen edge."""
-    with Log(tmp_path / "t.kvt", segment=1 << 9, ring=3) as out:
+    with Log(tmp_path / "t.kvt", lines=5, ring=3) as out:
         out.pool("gpu", 9)
         inside = out.blocking(event="slow", by="h")
         with inside:
@@ -213,7 +220,7 @@ def read_or_error(path: Path) -> tuple[Header, list[Op]] | None:
 
 
 def log_of(path: Path, count: int = 400) -> bytes:
-    with Log(path, segment=1 << 11) as out:
+    with Log(path, words=64) as out:
         out.pool("gpu", 64)
         out.stream("s")
         for number in range(count):
@@ -321,8 +328,6 @@ def test_what_is_no_log(tmp_path: Path) -> None:
 
 
 def test_records_that_make_no_sense_under_a_good_sum(tmp_path: Path) -> None:
-    import zlib
-
     path = tmp_path / "t.kvt"
     data = log_of(path, 10)
     tag, start, end = next(part for part in chunks(data) if part[0] == b"LINE")
@@ -352,7 +357,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 def test_a_disk_that_is_full() -> None:
     heard: list[Exception] = []
-    out = Log("/dev/full", on_fault=heard.append, segment=1 << 8, ring=2)
+    out = Log("/dev/full", on_fault=heard.append, lines=9, ring=2)
     for number in range(500):
         out.put(f"t{number}", by="h")
     with pytest.raises(OSError, match="No space"):
@@ -383,3 +388,61 @@ def test_a_writer_takes_lines_and_logs(tmp_path: Path) -> None:
             out.write(op)
     convert(str(tmp_path / "t.jsonl"), str(tmp_path / "t.kvt"))
     assert read(tmp_path / "t.kvt") == (HEADER, EVERY)
+
+
+# ── processes and the command line ────────────────────────────────────────────────────────────────────────────────────
+
+KILLED = """
+import os, sys, time
+from kvsan.runtime.binary import Log
+out = Log(sys.argv[1])
+out.pool("gpu", 9)
+end = time.monotonic() + 0.5
+while time.monotonic() < end:
+    out.put(f"t{out.ops}", by="h")
+time.sleep(0.2)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_process_that_is_killed(tmp_path: Path) -> None:
+    """What it leaves reads to its last flush, and is not whole."""
+    path = tmp_path / "t.kvt"
+    root = Path(__file__).parents[2]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(str(root / name) for name in ("model", "runtime"))}
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], env=env, check=False)
+    assert done.returncode == -9
+    header, ops = read(path)
+    assert header.hooks["kvsan stayed on"] == 0
+    assert header.pools == {"gpu": 9}
+    assert [op.token for op in ops if isinstance(op, Put)] == [f"t{number}" for number in range(len(ops))]
+    assert len(ops) > 10
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    path, lines = tmp_path / "t.kvt", tmp_path / "t.jsonl"
+    data = log_of(path)
+    run = CliRunner()
+    assert run.invoke(cli, ["check", str(path)]).exit_code == 0
+    assert run.invoke(cli, ["convert", str(path), str(lines)]).exit_code == 0
+    assert read(lines) == read(path)
+    path.write_bytes(data[: len(data) // 2])
+    for command in (["check", str(path)], ["convert", str(path), str(lines)]):
+        bad = run.invoke(cli, command)
+        assert bad.exit_code == 2
+        assert "whole ops; accepted: an undamaged file" in bad.stderr
+        assert bad.stderr.count("\n") == 1
+    assert run.invoke(cli, ["convert", "--salvage", str(path), str(lines)]).exit_code == 0
+    assert run.invoke(cli, ["check", str(lines)]).exit_code == 3
+
+
+def test_a_log_through_a_pipe(tmp_path: Path) -> None:
+    """It cannot be read twice, and the header that counts is its last."""
+    path = tmp_path / "t.kvt"
+    log_of(path)
+    end, start = os.pipe()
+    writer = threading.Thread(target=lambda: (os.write(start, path.read_bytes()), os.close(start)))
+    writer.start()
+    assert read(Path(f"/dev/fd/{end}")) == read(path)
+    writer.join()
+    os.close(end)

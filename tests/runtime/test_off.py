@@ -140,8 +140,11 @@ WORD = re.compile(
 )
 """A word of a name that stands for looking on."""
 
-CALLBACK = re.compile(r"^on_(?!free$|take$)|_?(callback|listener|observer|probe)s?$")
-"""A name that is somebody's to be called. `on_free` and `on_take` are how a pool hears of its own blocks."""
+CALLBACK = re.compile(r"_?(callback|listener|observer|probe)s?$")
+GIVEN = re.compile(r"^_?on_(?!free$|take$|the_way$)")
+"""A name that is somebody's to be called, if it is an argument or an attribute. `on_free` and `on_take` are how a pool
+hears of its own blocks.
+"""
 
 
 def words(name: str) -> Iterator[str]:
@@ -150,7 +153,7 @@ def words(name: str) -> Iterator[str]:
         yield from (word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", part))
 
 
-def names_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def names_in(tree: ast.AST) -> Iterator[tuple[ast.AST, int, str]]:
     """Every name that code can mention: variables, attributes, arguments, keywords, imports, definitions, and the
     strings that name something (`getattr(x, "trace")`, `environ["KVSAN"]`)."""
     texts = {
@@ -163,25 +166,26 @@ def names_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name) | ast.Attribute(attr=name) | ast.arg(arg=name):
-                yield node.lineno, name
+                yield node, node.lineno, name
             case ast.keyword(arg=str(name)):
-                yield node.value.lineno, name
+                yield node, node.value.lineno, name
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                yield node.lineno, name
+                yield node, node.lineno, name
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 module = getattr(node, "module", None)
                 for name in [module or "", *(alias.name for alias in aliases), *(a.asname or "" for a in aliases)]:
-                    yield node.lineno, name
+                    yield node, node.lineno, name
             case ast.Constant(value=str(text)) if node not in texts and re.fullmatch(r"[\w.]+", text):
-                yield node.lineno, text
+                yield node, node.lineno, text
 
 
 def places(source: str) -> list[str]:
     """Where the code mentions what looks on: `line: name`."""
     found = []
-    for line, name in names_in(ast.parse(source)):
+    for node, line, name in names_in(ast.parse(source)):
         looks_on = any(WORD.match(word) or (word == "kvsan" and name.isupper()) for word in words(name))
-        if looks_on or CALLBACK.search(name):
+        given = isinstance(node, ast.arg | ast.keyword | ast.Attribute) and GIVEN.match(name)
+        if looks_on or given or CALLBACK.search(name):
             found.append(f"{line}: {name}")
     return found
 
@@ -197,6 +201,7 @@ def test_the_engine_has_no_place_for_it(path: Path) -> None:
         "if self.trace: pass",
         "def f(*, on_trace=None): pass",
         "f(on_step=g)",
+        "self._on_step = f",
         "self.sink.access(blocks)",
         "from kvsan.runtime import tracing",
         "from kvsan.runtime.tracing import Traced",
@@ -229,6 +234,7 @@ def test_a_place_is_seen(code: str) -> None:
         "login = catalogue = extraction = sinking = 1",
         "raise ValueError('a trace of something')",
         "on = work.on",
+        "on_cpu = tensor.device.type == 'cpu'",
         "host.record(on, event)",
         "torch.cumsum(x)",
     ],

@@ -420,6 +420,21 @@ def test_log_only_and_both(tmp_path: Path, suffix: str, checked: bool, fenced: b
     assert report.coverage.pools["gpu"]["blocks"] == 64
 
 
+@pytest.mark.parametrize("checked", [True, False])
+def test_what_a_signal_leaves(tmp_path: Path, checked: bool) -> None:
+    """All lines so far are in the file, and it does not count as whole; the session goes on."""
+    path = tmp_path / "t.kvt"
+    session = Session(options(tmp_path, trace=str(path), check=checked))
+    drive(session, fenced=True)
+    session.settle_down()
+    report = check(str(path))
+    assert report.ops == 12
+    assert report.verdict.name == "incomplete"
+    drive(session, fenced=True)
+    session.close()
+    assert (check(str(path)).ops, check(str(path)).verdict.name) == (24, "clean")
+
+
 def test_straight_to_the_log_only_if_nobody_else_logs(tmp_path: Path) -> None:
     for others in (False, True):
         session = Session(options(tmp_path, trace=str(tmp_path / "t.kvt"), check=False))

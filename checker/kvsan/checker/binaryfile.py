@@ -21,7 +21,7 @@ class BinaryTrace:
     def __init__(self, path: str, header: Callable[[], Header]) -> None:
         self.path = path
         self._header = header
-        self._held: dict[int, Held | None] = {}
+        self._held: dict[int, Held] = {}
         self.log = Log(path, header=self._document)
 
     def pool(self, name: str, blocks: int) -> None:

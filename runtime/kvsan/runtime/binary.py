@@ -1,20 +1,21 @@
-"""The binary log: a run's ops as bytes, at little cost in the engine's thread. `kvsan convert` makes JSON lines of it.
+"""The binary log: a run's ops at little cost in the engine's thread. `kvsan convert` makes JSON lines of it and back.
 
-A line is packed into a segment of a preallocated ring (ids by one copy into it, no Python object a block); a full
-segment is written by a thread of its own, so that the engine meets the disk only when the whole ring is waiting for
-it. Nothing is ever left out for lack of room: the engine's thread then waits.
+A line costs the engine's thread a tuple, and one copy of its ids into a preallocated ring (no Python object a block). A
+thread of its own packs and writes what is full, so that the engine meets the disk only when the whole ring waits for
+it. Nothing is left out for lack of room: then the engine's thread waits.
 
-    file    = MAGIC, chunk…                  chunk  = tag (4), bytes (u32), CRC-32 (u32), ops in it (u32), payload
-    "HEAD"  = the trace's header as JSON (`TRACE.md`), as it stands; the last one counts
-    "LINE"  = records, each a multiple of 4 bytes, little-endian; a name's record comes before its first use
-    record  = kind (u8), flags (u8), by (u16), on (u16), name (u16), t (i64), then by kind: an access's fields and
-              sets, a text (u32 length, UTF-8, padded), a set (pool u16, form u16, count u32, that many i32)
+    file  = MAGIC, chunk…          chunk = tag (4), bytes (u32), CRC-32 (u32), ops in it (u32), payload
+    HEAD  = the trace's header as JSON (`TRACE.md`), as it stands; the last one counts
+    LINES = number of words (u32), the words (i32, little-endian), the lines as a JSON list
+    line  = [kind, by, on, text, t]                                            an order op; text: its event or token
+          | [kind, by, pool, n, t]                                             a life
+          | [ACCESS, by, on, label, t, order and batch, planned, step, site, [pool, n…], [pool, n…]]
+          and at the end of any, if need be, an object: its further keys
 
-A set is ids (`IDS`, as they came) or half-open runs (`RUNS`). What has no field of its own (a step that is a string, a
-key that only somebody else knows) is JSON at the record's end (`MORE`).
+`n` words belong to each set, in the order of the lines: n ids as they came, or with a minus sign, half-open runs.
 
-A blocking call's line is written at its entry and counts; if the call fails, its kind is changed to one that orders
-nothing. So a segment is not let go while such a call is out. If the whole ring waits for one, its line is made to order
+A blocking call's line is written at its entry and counts; if the call fails, it is changed to one that orders nothing.
+So a segment is not let go while such a call is out. If the whole ring waits for one, its line is made to order
 nothing, and if the call then does return, the header counts an unseen edge.
 
 Relies on: ids that fit 32 bits (a pool has at most 2^24 blocks), and whoever calls a line's method holding `lock`.
@@ -62,56 +63,46 @@ MAGIC = b"\x89KVSAN\r\n" + VERSION.to_bytes(4, "little")
 """The first byte is no text's, the line end shows a transfer that changes line ends (as PNG's does)."""
 
 CHUNK = struct.Struct("<4sIII")
+COUNT = struct.Struct("<I")
 HEAD, LINES = b"HEAD", b"LINE"
 
-NAME, ACCESS, RECORD, WAIT, SYNC_EVENT, SYNC_STREAM, SYNC_DEVICE, NO, YES, PUT, GET, ALLOC, FREE, TOUCH, DROP = range(
-    15
-)
-"""Kinds of record. `NO` and `YES` are polls by their answer; a `NO` stands for a failed sync too (of a stream or a
+ACCESS, RECORD, WAIT, SYNC_EVENT, SYNC_STREAM, SYNC_DEVICE, NO, YES, PUT, GET, ALLOC, FREE, TOUCH, DROP = range(14)
+"""Kinds of line. `NO` and `YES` are polls by their answer; a `NO` stands for a failed sync too (of a stream or a
 device: `PUT` of a token that nobody takes)."""
 
-BATCH, PLANNED, STEP, TIMED, MORE = 1, 2, 4, 64, 128
-ORDER = 3
-"""Two bits from this one on: the index into `ORDERS`."""
 ORDERS: tuple[Source, ...] = ("stream", "any", "call")
+FLAGS = {(order, batch): 2 * at + batch for at, order in enumerate(ORDERS) for batch in (False, True)}
 
-LINE = struct.Struct("<BBHHHq")
-FULL = struct.Struct("<BBHHHqHHHHqq")  # of an access: reads, writes, site, 0, planned, step
-TEXT = struct.Struct("<BBHHHqI")
-SET = struct.Struct("<HHI")
-COUNT = struct.Struct("<I")
-IDS, RUNS = 0, 1
-
-NOBODY = 0xFFFF
-"""No stream, no name."""
-LABELS = 1 << 15
-"""So many names may be labels and sites; further ones are spelt out. The rest are threads, streams and pools."""
-
-SEGMENT = 1 << 18
+WORDS = 1 << 16
+"""Ids of a segment."""
+MOST = 1 << 12
+"""Lines of a segment."""
 RING = 32
-FLUSH_NS = 1_000_000_000
+FLUSH_NS = 100_000_000
+"""A segment that is not full is handed on after this long."""
+NEVER = 1 << 63
 STAYED_ON = "kvsan stayed on"
 
 Given = npt.NDArray[Any] | Blocks
 Sets = Mapping[str, Given]
 Header = Callable[[bool, int], Mapping[str, Any]]
 _NOTHING: Sets = {}
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 class Segment:
-    """A piece of the ring. `at` is where the next record goes: what lies before it is whole."""
+    """A piece of the ring. `used` of its words belong to its lines; `out` calls of them are blocking."""
 
-    __slots__ = ("at", "buffer", "ops", "out", "size", "words")
+    __slots__ = ("lines", "out", "size", "used", "words")
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.buffer = bytearray(size)
-        self.words: npt.NDArray[np.int32] = np.frombuffer(self.buffer, np.int32)
+        self.words: npt.NDArray[np.int32] = np.zeros(size, "<i4")
         self.clear()
 
     def clear(self) -> None:
-        self.at = CHUNK.size
-        self.ops = 0
+        self.lines: list[tuple[Any, ...]] = []
+        self.used = 0
         self.out = 0
 
 
@@ -124,9 +115,10 @@ class Held:
         self.segment = segment
         self.at = at
 
-    def nothing(self, buffer: bytearray) -> None:
+    def nothing(self, lines: list[tuple[Any, ...]]) -> None:
         """The line becomes one that orders nothing."""
-        buffer[self.at] = NO if buffer[self.at] == SYNC_EVENT else PUT
+        kind, by, _, text, t, *_ = lines[self.at]
+        lines[self.at] = (NO if kind == SYNC_EVENT else PUT, by, None, text, t)
 
 
 class Blocking:
@@ -140,8 +132,7 @@ class Blocking:
     def __enter__(self) -> None:
         log = self._log
         with log.lock:
-            log._text(SYNC_EVENT, self._by, None, self._event)
-            self._held = log._hold()
+            self._held = log.held((SYNC_EVENT, self._by, None, self._event, log.now()))
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         log = self._log
@@ -165,39 +156,51 @@ class Log:
         about: Mapping[str, Any] | None = None,
         on_fault: Callable[[Exception], None] | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
-        segment: int = SEGMENT,
+        words: int = WORDS,
+        lines: int = MOST,
         ring: int = RING,
     ) -> None:
         self.path = str(path)
         self.lock = threading.RLock()
         self.now = clock
-        self.ops = 0
         self.lost = 0
         self.fault: Exception | None = None
+        self.on_fault = on_fault
         self.pools: dict[str, int] = {}
         self.streams: dict[str, Stream] = {}
         self._about = dict(about or {})
         self._header = header or self._own_header
-        self.on_fault = on_fault
-        self._told = False
-        self._size = segment
-        self._names: dict[str | None, int] = {None: NOBODY}
+        self._size, self._most = words, lines
         self._dirty = True
         self._free: LifoQueue[Segment] = LifoQueue()  # the one that was written last is still in the caches
-        for _ in range(ring):
-            self._free.put(Segment(segment))
-        self._segment: Segment | None = None
+        for _ in range(ring - 1):
+            self._free.put(Segment(words))
+        self._segment = Segment(words)
+        self._append = self._segment.lines.append
+        self._before = 0
+        """Lines of earlier segments."""
+        self._due = -NEVER
+        """When the segment is handed on at the latest. Long ago: there is something to be seen to first."""
         self._full: deque[Segment] = deque()
         self._out: dict[int, Held] = {}
-        self._last = 0
-        self._flushed = 0
         self._work: SimpleQueue[Callable[[int], None] | None] = SimpleQueue()
         self._writer: threading.Thread | None = None
         self._fd = -1
         self._end = 0
+        self._told = False
         self._closed = False
 
     # ── what there is ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def ops(self) -> int:
+        """How many lines there are."""
+        return self._before + len(self._segment.lines)
+
+    def mark(self) -> int | None:
+        """The number of the latest line."""
+        count = self._before + len(self._segment.lines)
+        return count - 1 if count else None
 
     def pool(self, name: str, blocks: int) -> None:
         """Raises `ValueError` if the pool is known with another size."""
@@ -211,11 +214,50 @@ class Log:
         self._dirty = True
         return name
 
-    def mark(self) -> int | None:
-        """The number of the latest line."""
-        return self.ops - 1 if self.ops else None
-
     # ── lines, under the lock ─────────────────────────────────────────────────────────────────────────────────────
+
+    def line(self, line: tuple[Any, ...]) -> None:
+        """Any line that has no ids. Its fifth part is its time."""
+        self._append(line)
+        t = line[4]
+        if t is None or t > self._due or len(self._segment.lines) >= self._most:
+            self._see_to(t)
+
+    def record(self, on: str, event: str, *, by: str) -> None:
+        t = self.now()
+        self._append((RECORD, by, on, event, t))
+        if t > self._due:
+            self._see_to(t)
+
+    def wait(self, on: str, event: str, *, by: str) -> None:
+        t = self.now()
+        self._append((WAIT, by, on, event, t))
+        if t > self._due:
+            self._see_to(t)
+
+    def poll(self, event: str, done: bool, *, by: str) -> None:
+        t = self.now()
+        self._append((YES if done else NO, by, None, event, t))
+        if t > self._due:
+            self._see_to(t)
+
+    def drop(self, event: str, *, by: str) -> None:
+        self.line((DROP, by, None, event, self.now()))
+
+    def put(self, token: str, *, by: str) -> None:
+        self.line((PUT, by, None, token, self.now()))
+
+    def get(self, token: str, *, by: str) -> None:
+        self.line((GET, by, None, token, self.now()))
+
+    def alloc(self, pool: str, blocks: Given, *, by: str) -> None:
+        self._life(ALLOC, by, pool, blocks, self.now())
+
+    def free(self, pool: str, blocks: Given, *, by: str) -> None:
+        self._life(FREE, by, pool, blocks, self.now())
+
+    def touch(self, pool: str, blocks: Given, *, by: str) -> None:
+        self._life(TOUCH, by, pool, blocks, self.now())
 
     def access(
         self,
@@ -230,154 +272,84 @@ class Log:
         planned: int | None = None,
         step: int | str | None = None,
         site: str | None = None,
-        t: int | None = None,
-        more: dict[str, Any] | None = None,
     ) -> None:
         """Sets are arrays of ids, copied here, or `Blocks`; an array without ids is left out, and an access without any
-        set has no line."""
-        sets, need = [], FULL.size
-        reading = 0
-        for given in (reads, writes):
-            for pool, blocks in given.items():
-                if type(blocks) is np.ndarray:
-                    count = len(blocks)
-                    if not count:
-                        continue
-                    need += SET.size + 4 * count
-                else:
-                    need += SET.size + _bytes(blocks)
-                sets.append((pool, blocks))
-            if given is reads:
-                reading = len(sets)
-        if not sets:
-            return
-        self.ops += 1
-        if self.fault is not None:
-            self._tell()
-            return
+        set has no line.
+        """
+        t = self.now()
+        self._access(by, on, label, t, FLAGS[order, batch], planned, step, site, reads, writes, ())
+
+    def _access(
+        self,
+        by: str,
+        on: str | None,
+        label: str,
+        t: float | None,
+        flags: int,
+        planned: int | None,
+        step: int | str | None,
+        site: str | None,
+        reads: Sets,
+        writes: Sets,
+        more: tuple[dict[str, Any], ...],
+    ) -> None:
+        segment = self._segment
         try:
-            names = self._names
-            flags = _FLAGS[order, batch]
-            if planned is None:
-                planned = 0
-            else:
-                flags |= PLANNED
-            if step is None:
-                step = 0
-            elif type(step) is int and -1 << 63 <= step < 1 << 63:
-                flags |= STEP
-            else:
-                more, step = {**(more or {}), "step": step}, 0
-            try:
-                by_id, on_id, label_id, site_id = names[by], names[on], names[label], names[site]
-                for pool, _ in sets:
-                    names[pool]
-            except KeyError:
-                by_id, on_id, label_id, site_id = self._name(by), self._name(on), self._label(label), self._label(site)
-                for pool, _ in sets:
-                    self._name(pool)
-                if label_id == NOBODY:
-                    more = {**(more or {}), "label": label}
-                if site_id == NOBODY and site is not None:
-                    more = {**(more or {}), "site": site}
-            extra = b""
-            if more:
-                flags |= MORE
-                extra = _json(more)
-                need += COUNT.size + len(extra) + 3
-            if t is None:
-                t = self.now()
-            elif t == UNTIMED:
-                flags, t = flags ^ TIMED, 0
-            segment = self._segment
-            if segment is None or segment.at + need > segment.size or t - self._flushed > FLUSH_NS:
-                segment = self._turn(need, t)
-            buffer, words, at = segment.buffer, segment.words, segment.at
-            FULL.pack_into(
-                buffer,
-                at,
-                ACCESS,
-                flags,
-                by_id,
-                on_id,
-                label_id,
-                t,
-                reading,
-                len(sets) - reading,
-                site_id,
-                0,
-                planned,
-                step,
-            )
-            at += FULL.size
-            for pool, blocks in sets:
-                if type(blocks) is np.ndarray:
-                    count = len(blocks)
-                    SET.pack_into(buffer, at, names[pool], IDS, count)
-                    at += SET.size
-                    start = at >> 2
-                    words[start : start + count] = blocks
-                    at += 4 * count
-                else:
-                    at = _set(buffer, words, at, names[pool], blocks)
-            if extra:
-                at = _extra(buffer, at, extra)
-            segment.at = at
-            segment.ops += 1
-        except Exception as error:
-            self.fault = error
-            self._tell()
+            reading, used = _pack(segment, segment.used, reads)
+            writing, used = _pack(segment, used, writes)
+        except ValueError:  # no room
+            segment = self._turn(_words(reads) + _words(writes))
+            reading, used = _pack(segment, 0, reads)
+            writing, used = _pack(segment, used, writes)
+        if not reading and not writing:
+            return
+        segment.used = used
+        self._append((ACCESS, by, on, label, t, flags, planned, step, site, reading, writing, *more))
+        if t is None or t > self._due:
+            self._see_to(t)
 
-    def record(self, on: str, event: str, *, by: str) -> None:
-        self._text(RECORD, by, on, event)
-
-    def wait(self, on: str, event: str, *, by: str) -> None:
-        self._text(WAIT, by, on, event)
-
-    def poll(self, event: str, done: bool, *, by: str) -> None:
-        self._text(YES if done else NO, by, None, event)
-
-    def drop(self, event: str, *, by: str) -> None:
-        self._text(DROP, by, None, event)
-
-    def put(self, token: str, *, by: str) -> None:
-        self._text(PUT, by, None, token)
-
-    def get(self, token: str, *, by: str) -> None:
-        self._text(GET, by, None, token)
-
-    def alloc(self, pool: str, blocks: Given, *, by: str) -> None:
-        self._life(ALLOC, by, pool, blocks)
-
-    def free(self, pool: str, blocks: Given, *, by: str) -> None:
-        self._life(FREE, by, pool, blocks)
-
-    def touch(self, pool: str, blocks: Given, *, by: str) -> None:
-        self._life(TOUCH, by, pool, blocks)
+    def _life(
+        self, kind: int, by: str, pool: str, blocks: Given, t: float | None, more: tuple[dict[str, Any], ...] = ()
+    ) -> None:
+        segment = self._segment
+        given = {pool: blocks}
+        try:
+            (_, count), used = _pack(segment, segment.used, given)
+        except ValueError:  # no room, or no block
+            segment = self._turn(_words(given))
+            packed, used = _pack(segment, 0, given)
+            if not packed:
+                return
+            _, count = packed
+        segment.used = used
+        self._append((kind, by, pool, count, t, *more))
+        if t is None or t > self._due:
+            self._see_to(t)
 
     def blocking(self, *, event: str, by: str) -> Blocking:
         """A context manager around one blocking call; takes the lock itself."""
         return Blocking(self, event, by)
 
-    def hold(self, op: Sync) -> Held | None:
-        """A blocking call begins; `None` if the log has ended."""
-        self.write(op)
-        return self._hold()
+    def hold(self, op: Sync) -> Held:
+        """A blocking call begins."""
+        return self.held(self._sync(op))
 
-    def _hold(self) -> Held | None:
-        """The latest line is that of a call which is out."""
-        segment = self._segment
-        if self.fault is not None or segment is None:
-            return None
-        held = Held(segment, self._last)
-        segment.out += 1
+    def held(self, line: tuple[Any, ...]) -> Held:
+        """The line of a call that is out."""
+        t = line[4]
+        if t is None or t > self._due or len(self._segment.lines) >= self._most:
+            self._see_to(t)
+        self._append(line)
+        if self.fault is not None:
+            self._forget()
+            return Held(None, 0)
+        held = Held(self._segment, len(self._segment.lines) - 1)
+        self._segment.out += 1
         self._out[id(held)] = held
         return held
 
-    def settle(self, held: Held | None, *, done: bool) -> None:
+    def settle(self, held: Held, *, done: bool) -> None:
         """It has returned, or failed."""
-        if held is None:
-            return
         segment = held.segment
         if segment is None:  # given up
             if done:
@@ -387,201 +359,101 @@ class Log:
         del self._out[id(held)]
         held.segment = None
         if not done:
-            held.nothing(segment.buffer)
+            held.nothing(segment.lines)
         segment.out -= 1
         if self._full and not segment.out:
             self._release()
 
-    def write(self, op: Op, more: dict[str, Any] | None = None) -> None:
-        """Any op, with the keys that only somebody else knows. Sets: `Blocks`, or arrays in their place."""
-        extra, t = dict(more or {}), op.t
-        if t is not None and not (type(t) is int and -1 << 63 < t < 1 << 63):
-            extra["t"], t = t, None
-        if t is None:
-            t = UNTIMED
+    def write(self, op: Op, more: Mapping[str, Any] | None = None) -> None:
+        """Any op, with the keys that only somebody else knows."""
+        extra = ({**more},) if more else ()
         match op:
             case Access():
                 if op.owner is not None:
-                    extra["owner"] = op.owner
-                self.access(
-                    op.label,
-                    by=op.by,
-                    on=op.on,
-                    reads=op.reads,
-                    writes=op.writes,
-                    order=op.order,
-                    batch=op.batch,
-                    planned=op.planned,
-                    step=op.step,
-                    site=op.site,
-                    t=t,
-                    more=extra,
+                    extra = ({**(more or {}), "owner": op.owner},)
+                flags = FLAGS[op.order, op.batch]
+                self._access(
+                    op.by, op.on, op.label, op.t, flags, op.planned, op.step, op.site, op.reads, op.writes, extra
                 )
             case Alloc() | Free() | Touch():
-                self._life(_LIVES[type(op)], op.by, op.pool, op.blocks, t, extra)
-            case Sync():
-                kind, text = SYNC_DEVICE, ""
-                if op.event is not None:
-                    kind, text = SYNC_EVENT, op.event
-                elif op.device is not None:
-                    extra["device"] = op.device
-                else:
-                    kind = SYNC_STREAM
-                if kind != SYNC_EVENT:  # the token of a hand-off that never is, should the call fail
-                    text = f"failed sync {self.ops}"
-                self._text(kind, op.by, op.stream, text, t, extra)
+                self._life(_LIVES[type(op)], op.by, op.pool, op.blocks, op.t, extra)
             case Record() | Wait():
-                self._text(_TEXTS[type(op)], op.by, op.on, op.event, t, extra)
-            case Poll():
-                self._text(YES if op.done else NO, op.by, None, op.event, t, extra)
+                self.line((_TEXTS[type(op)], op.by, op.on, op.event, op.t, *extra))
             case Put() | Get():
-                self._text(_TEXTS[type(op)], op.by, None, op.token, t, extra)
+                self.line((_TEXTS[type(op)], op.by, None, op.token, op.t, *extra))
+            case Poll():
+                self.line((YES if op.done else NO, op.by, None, op.event, op.t, *extra))
             case Drop():
-                self._text(DROP, op.by, None, op.event, t, extra)
+                self.line((DROP, op.by, None, op.event, op.t, *extra))
+            case Sync():
+                self.line((*self._sync(op), *extra))
+        if len(self._segment.lines) >= self._most:  # whatever the times say
+            self._see_to(None)
 
-    # ── records ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _text(
-        self,
-        kind: int,
-        by: str,
-        on: str | None,
-        text: str,
-        t: int | None = None,
-        more: dict[str, Any] | None = None,
-    ) -> None:
-        self.ops += 1
-        if self.fault is not None:
-            self._tell()
-            return
-        try:
-            names = self._names
-            try:
-                by_id, on_id = names[by], names[on]
-                raw = text.encode()
-            except (KeyError, UnicodeEncodeError):
-                by_id, on_id = self._name(by), self._name(on)
-                raw = text.encode("utf-8", "backslashreplace")
-            size = len(raw)
-            need = TEXT.size + size + 3
-            flags, extra = TIMED, b""
-            if more:
-                flags, extra = flags | MORE, _json(more)
-                need += COUNT.size + len(extra) + 3
-            if t is None:
-                t = self.now()
-            elif t == UNTIMED:
-                flags, t = flags ^ TIMED, 0
-            segment = self._segment
-            if segment is None or segment.at + need > segment.size or t - self._flushed > FLUSH_NS:
-                segment = self._turn(need, t)
-            at, buffer = segment.at, segment.buffer
-            TEXT.pack_into(buffer, at, kind, flags, by_id, on_id, NOBODY, t, size)
-            self._last = at
-            at += TEXT.size
-            buffer[at : at + size] = raw
-            at = (at + size + 3) & ~3
-            if extra:
-                at = _extra(buffer, at, extra)
-            segment.at = at
-            segment.ops += 1
-        except Exception as error:
-            self.fault = error
-            self._tell()
-
-    def _life(
-        self,
-        kind: int,
-        by: str,
-        pool: str,
-        given: Given,
-        t: int | None = None,
-        more: dict[str, Any] | None = None,
-    ) -> None:
-        self.ops += 1
-        if self.fault is not None:
-            self._tell()
-            return
-        try:
-            names = self._names
-            try:
-                by_id, pool_id = names[by], names[pool]
-            except KeyError:
-                by_id, pool_id = self._name(by), self._name(pool)
-            need = LINE.size + SET.size + _bytes(given)
-            flags, extra = TIMED, b""
-            if more:
-                flags, extra = flags | MORE, _json(more)
-                need += COUNT.size + len(extra) + 3
-            if t is None:
-                t = self.now()
-            elif t == UNTIMED:
-                flags, t = flags ^ TIMED, 0
-            segment = self._segment
-            if segment is None or segment.at + need > segment.size or t - self._flushed > FLUSH_NS:
-                segment = self._turn(need, t)
-            at, buffer = segment.at, segment.buffer
-            LINE.pack_into(buffer, at, kind, flags, by_id, NOBODY, NOBODY, t)
-            at = _set(buffer, segment.words, at + LINE.size, pool_id, given)
-            if extra:
-                at = _extra(buffer, at, extra)
-            segment.at = at
-            segment.ops += 1
-        except Exception as error:
-            self.fault = error
-            self._tell()
-
-    def _name(self, name: str | None) -> int:
-        """The number of a name, defined at its first use."""
-        found = self._names.get(name)
-        if found is not None or name is None:
-            return NOBODY if found is None else found
-        number = len(self._names) - 1
-        if number >= NOBODY:
-            raise OverflowError(f"more than {NOBODY} names of threads, streams and pools")
-        raw = name.encode("utf-8", "backslashreplace")
-        need = TEXT.size + len(raw) + 3
-        segment = self._segment
-        if segment is None or segment.at + need > segment.size:
-            segment = self._turn(need, self._flushed)
-        at = segment.at
-        TEXT.pack_into(segment.buffer, at, NAME, 0, NOBODY, NOBODY, number, 0, len(raw))
-        at += TEXT.size
-        segment.buffer[at : at + len(raw)] = raw
-        segment.at = (at + len(raw) + 3) & ~3
-        self._names[name] = number
-        return number
-
-    def _label(self, text: str | None) -> int:
-        found = self._names.get(text)
-        if found is not None:
-            return found
-        return self._name(text) if len(self._names) < LABELS else NOBODY
+    def _sync(self, op: Sync) -> tuple[Any, ...]:
+        if op.event is not None:
+            return SYNC_EVENT, op.by, None, op.event, op.t
+        kind, on = (SYNC_STREAM, op.stream) if op.device is None else (SYNC_DEVICE, op.device)
+        return kind, op.by, on, f"failed sync {self.ops}", op.t  # a token that nobody takes, should the call fail
 
     # ── the ring ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _turn(self, need: int, now: int) -> Segment:
-        """Another segment, with so many bytes left."""
-        self._flushed = max(now, self._flushed)
-        if self._fd < 0:
-            self.open()
-        if self._segment is not None:
-            if self._segment.at > CHUNK.size:
-                self._full.append(self._segment)
-            else:
+    def _see_to(self, t: float | None) -> None:
+        """A line was added, and it is time for something: the first one, a fault, a second gone by; or it has none."""
+        if self._due == -NEVER and self._writer is None and self.fault is None and not self._closed:
+            try:
+                self.open()
+            except OSError as error:
+                self.fault = error
+        if self.fault is not None:
+            self._forget()
+        elif (t is not None and t > self._due) or len(self._segment.lines) >= self._most:
+            self._turn(0)
+
+    def _forget(self) -> None:
+        """The log has ended: lines are counted and no more."""
+        self._before += len(self._segment.lines)
+        self._segment.clear()
+        self._append = self._segment.lines.append
+        self._due = -NEVER
+        if not self._told and not self._closed:
+            self._told = True
+            if self.on_fault is not None and self.fault is not None:
+                self.on_fault(self.fault)
+
+    def _turn(self, need: int) -> Segment:
+        """Another segment, with so many words left."""
+        if self._writer is None and self.fault is None and not self._closed:
+            try:
+                self.open()
+            except OSError as error:
+                self.fault = error
+        if self.fault is not None:
+            self._forget()
+        else:
+            self._due = self.now() + FLUSH_NS
+            self._hand_on()
+        if need > self._segment.size:  # one of its own
+            if self._segment.size == self._size:
                 self._free.put(self._segment)
-            self._segment = None
-            self._release()
-        if need > self._size - CHUNK.size:  # one of its own
-            self._segment = Segment((CHUNK.size + need + 3) & ~3)
-            return self._segment
+            self._segment = Segment(need)
+            self._append = self._segment.lines.append
+        return self._segment
+
+    def _hand_on(self) -> None:
+        """The segment is full, if there is anything in it."""
+        if not self._segment.lines:
+            return
+        self._before += len(self._segment.lines)
+        self._full.append(self._segment)
+        self._release()
         try:
             self._segment = self._free.get_nowait()
         except Empty:
             while self._full:  # all of it waits for a blocking call
                 self._give_up()
             self._segment = self._free.get()
-        return self._segment
+        self._append = self._segment.lines.append
 
     def _release(self) -> None:
         """Hands on what waits for no call any more, in order."""
@@ -594,32 +466,33 @@ class Log:
         """The oldest segment goes, whatever calls are out in it."""
         first = self._full[0]
         for held in [held for held in self._out.values() if held.segment is first]:
-            held.nothing(first.buffer)
+            held.nothing(first.lines)
             held.segment = None
             del self._out[id(held)]
         first.out = 0
         self._release()
 
+    # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────
+
     def flush_now(self, timeout: float = 10) -> None:
         """What is whole so far is in the file when this returns, also from a signal handler in the middle of a line.
         It is written once more when its segment is full. Raises what has ended the log.
         """
-        if self._closed:
+        if self._closed or self._writer is None:
             return
         segment = self._segment
-        if segment is not None and not self._full and self._writer is not None:
-            part = Segment(segment.size)
-            part.at, part.ops = segment.at, segment.ops
-            part.buffer[: part.at] = segment.buffer[: part.at]
+        if not self._full and segment.lines:
+            part = Segment(0)
+            part.lines = list(segment.lines)
+            part.words, part.used = segment.words[: segment.used].copy(), segment.used
             for held in list(self._out.values()):
-                if held.segment is segment and held.at < part.at:
-                    held.nothing(part.buffer)
+                if held.segment is segment and held.at < len(part.lines):
+                    held.nothing(part.lines)
             self._say_header(whole=False)
             self._work.put(lambda fd: self._write_part(fd, part))
         done = threading.Event()
-        if self._writer is not None:
-            self._work.put(lambda fd: done.set())
-            done.wait(timeout)
+        self._work.put(lambda fd: done.set())
+        done.wait(timeout)
         if self.fault is not None:
             raise self.fault
 
@@ -630,23 +503,21 @@ class Log:
         with self.lock:
             if self._closed:
                 return
-            if self._writer is None:
-                self._closed = True
-                if self.fault is not None:
-                    raise self.fault
-                return
-            if self._segment is not None:
-                self._full.append(self._segment)
-                self._segment = None
-            while self._full:
-                self._give_up()
-            self._dirty = True
-            self._say_header(whole=whole and self.fault is None)
-            self._work.put(None)
-        self._writer.join()
+            if self._writer is not None:
+                if self._segment.lines:
+                    self._before += len(self._segment.lines)
+                    self._full.append(self._segment)
+                    self._segment = Segment(self._size)
+                while self._full:
+                    self._give_up()
+                self._dirty = True
+                self._say_header(whole=whole and self.fault is None)
+                self._work.put(None)
+        if self._writer is not None:
+            self._writer.join()
         fault = self.fault
         if fault is not None:
-            self._tell()
+            self._forget()
         self.abandon()
         if fault is not None:
             raise fault
@@ -655,6 +526,7 @@ class Log:
         """Lets go of the file as it is: in a forked child it is the parent's."""
         self._closed = True
         self.fault = self.fault or ValueError("the log is closed")
+        self._due = -NEVER
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -665,29 +537,31 @@ class Log:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         self.close(whole=value is None)
 
-    # ── the file, in the thread that writes ───────────────────────────────────────────────────────────────────────
+    # ── the file ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def open(self) -> None:
-        """Makes the file now; else it is made at the first line, and a run without one leaves none."""
+        """Makes the file now; else it is made at the first line. Raises `OSError`."""
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        self._put(self._fd, MAGIC)
-        self._flushed = self.now()
         self._writer = threading.Thread(target=self._run, args=(self._fd,), name="kvsan-log", daemon=True)
         self._writer.start()
+        self._work.put(lambda fd: self._put(fd, MAGIC))
+        self._due = self.now() + FLUSH_NS
 
     def _run(self, fd: int) -> None:
+        """In the thread that writes, which takes no lock."""
         while (task := self._work.get()) is not None:
             try:
                 task(fd)
             except Exception as error:
                 self.fault = self.fault or error
+                self._due = -NEVER
 
     def _say_header(self, *, whole: bool) -> None:
         if not self._dirty:
             return
         self._dirty = False
-        data = _json(self._header(whole, self.lost))
-        self._work.put(lambda fd: self._put(fd, _chunk(HEAD, data)))
+        data = _encode(self._header(whole, self.lost)).encode()
+        self._work.put(lambda fd: self._put(fd, CHUNK.pack(HEAD, len(data), zlib.crc32(data), 0) + data))
 
     def _write_segment(self, fd: int, segment: Segment) -> None:
         try:
@@ -703,7 +577,7 @@ class Log:
         self._put(fd, _finished(part))
         self._end = end
 
-    def _put(self, fd: int, data: bytes | memoryview) -> None:
+    def _put(self, fd: int, data: bytes) -> None:
         if self.fault is not None:
             return
         view = memoryview(data)
@@ -712,13 +586,6 @@ class Log:
             self._end += done
             view = view[done:]
 
-    def _tell(self) -> None:
-        """In a thread that logs: the one that writes may take no lock."""
-        if not self._told and not self._closed:
-            self._told = True
-            if self.on_fault is not None and self.fault is not None:
-                self.on_fault(self.fault)
-
     def _own_header(self, whole: bool, lost: int) -> Mapping[str, Any]:
         streams = {name: {"device": made.device, "kind": made.kind} for name, made in self.streams.items()}
         out = {"kvsan_trace": 1, **self._about, "pools": dict(self.pools), "streams": streams, "start": "fresh"}
@@ -726,61 +593,40 @@ class Log:
         return out | ({"unseen": {"copies": 0, "edges": lost}} if lost else {})
 
 
-UNTIMED = -(1 << 63)
-"""In place of a time: the line has none."""
-
-_FLAGS = {
-    (order, batch): bits << ORDER | TIMED | (BATCH if batch else 0)
-    for bits, order in enumerate(ORDERS)
-    for batch in (False, True)
-}
-
 _LIVES: dict[type, int] = {Alloc: ALLOC, Free: FREE, Touch: TOUCH}
 _TEXTS: dict[type, int] = {Record: RECORD, Wait: WAIT, Put: PUT, Get: GET}
 
 
-def _bytes(given: Given) -> int:
-    """Of a set, packed."""
+def _pack(segment: Segment, used: int, sets: Sets) -> tuple[list[Any], int]:
+    """Copies the sets' words behind `used`. Raises `ValueError` if there is no room."""
+    out: list[Any] = []
+    for pool, given in sets.items():
+        words, runs = (given, False) if type(given) is np.ndarray else _parts(given)
+        count = len(words)
+        if not count and not runs:
+            continue
+        start, used = used, used + count
+        if used > segment.size:
+            raise ValueError("no room")
+        segment.words[start:used] = words
+        out += pool, -count if runs else count
+    return out, used
+
+
+def _parts(given: Given) -> tuple[Any, bool]:
+    """What a set is packed as, and whether that is runs: `Blocks` may hold ids."""
     ids = given if isinstance(given, np.ndarray) else getattr(given, "ids", None)
-    return 4 * len(ids) if ids is not None else 8 * len(cast(Blocks, given).runs)
+    if ids is not None and len(ids):
+        return ids, False
+    return np.array([] if ids is not None else cast(Blocks, given).runs, np.int64).ravel(), True
 
 
-def _set(buffer: bytearray, words: npt.NDArray[np.int32], at: int, pool: int, given: Given) -> int:
-    """Packs a set; where it ends. `Blocks` that hold ids are packed as ids."""
-    if type(given) is not np.ndarray:
-        given = getattr(given, "ids", given)
-    if isinstance(given, np.ndarray):
-        count = len(given)
-        SET.pack_into(buffer, at, pool, IDS, count)
-        start = (at + SET.size) >> 2
-        words[start : start + count] = given
-        return at + SET.size + 4 * count
-    runs = given.runs
-    count = 2 * len(runs)
-    SET.pack_into(buffer, at, pool, RUNS, count)
-    if count:
-        start = (at + SET.size) >> 2
-        words[start : start + count] = np.array(runs, np.int64).ravel()
-    return at + SET.size + 4 * count
+def _words(sets: Sets) -> int:
+    return sum(len(_parts(given)[0]) for given in sets.values())
 
 
-def _extra(buffer: bytearray, at: int, extra: bytes) -> int:
-    COUNT.pack_into(buffer, at, len(extra))
-    at += COUNT.size
-    buffer[at : at + len(extra)] = extra
-    return (at + len(extra) + 3) & ~3
-
-
-def _json(what: Mapping[str, Any]) -> bytes:
-    return json.dumps(what, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
-
-
-def _chunk(tag: bytes, data: bytes) -> bytes:
-    return CHUNK.pack(tag, len(data), zlib.crc32(data), 0) + data
-
-
-def _finished(segment: Segment) -> memoryview:
+def _finished(segment: Segment) -> bytes:
     """The segment as a chunk."""
-    whole = memoryview(segment.buffer)[: segment.at]
-    CHUNK.pack_into(segment.buffer, 0, LINES, segment.at - CHUNK.size, zlib.crc32(whole[CHUNK.size :]), segment.ops)
-    return whole
+    words = segment.words[: segment.used].data
+    data = b"".join((COUNT.pack(segment.used), words, _encode(segment.lines).encode()))
+    return CHUNK.pack(LINES, len(data), zlib.crc32(data), len(segment.lines)) + data

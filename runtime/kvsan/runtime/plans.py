@@ -116,5 +116,5 @@ def _apart(copy: Copy, sides: list[tuple[Times, Times]]) -> Iterator[Part]:
     rest = when == never
     if rest.any():
         latest = max(int(decided[rest].max()) for decided, _ in sides)
-        born = max(int(born[rest].max()) for _, born in sides)
-        yield (latest >> 1 if latest > born else None), copy.sources[rest], copy.targets[rest]
+        youngest = max(int(born[rest].max()) for _, born in sides)
+        yield (latest >> 1 if latest > youngest else None), copy.sources[rest], copy.targets[rest]

@@ -123,8 +123,9 @@ class Traced:
     def memory(self, pool: str, shape: tuple[int, ...], *, host: bool) -> Any:
         with self.sink.lock:
             made = self.inner.memory(pool, shape, host=host)
-            self.sink.pool(self.prefix + pool, shape[1])
-            self.plans.pool(pool, shape[1])
+            blocks = shape[1] if len(shape) > 1 else shape[0]
+            self.sink.pool(self.prefix + pool, blocks)
+            self.plans.pool(pool, blocks)
             return made
 
     def tensor(self, shape: tuple[int, ...], *, host: bool) -> Any:

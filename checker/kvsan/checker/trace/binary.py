@@ -14,6 +14,7 @@ import struct
 import tempfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -32,12 +33,12 @@ _Chunk = tuple[int, int, int, int]
 
 
 class BinaryLog:
-    """A log in a file, from its first byte on. Raises `TraceError`."""
+    """A log in a file that can be sought in, from its first byte on. Raises `TraceError`."""
 
     def __init__(self, name: str, file: io.BufferedIOBase, *, salvage: bool = False) -> None:
         self.name = name
         self._salvage = salvage
-        self._file = file if file.seekable() else _spooled(file)
+        self._file = file
         self.left_out = False
         """Salvaging: something was not whole."""
         self._chunks: list[_Chunk] = []
@@ -99,7 +100,6 @@ class BinaryLog:
 
     def lines(self) -> Iterator[Line]:
         """The ops, once."""
-        names: dict[int, str] = {}
         ops = 0
         for at, size, total, _ in self._chunks:
             self._file.seek(at)
@@ -108,7 +108,7 @@ class BinaryLog:
                 self._broken("is damaged", at, ops)
                 return
             try:
-                for line in _records(data, names):
+                for line in _records(data):
                     ops += 1
                     yield line
             except (struct.error, LookupError, ValueError, TypeError, RecursionError) as error:
@@ -117,134 +117,103 @@ class BinaryLog:
                 ) from None
 
 
-def _spooled(file: io.BufferedIOBase) -> io.BufferedIOBase:
-    """A pipe cannot be read twice, and the header that counts is the last."""
-    copy = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the last reference
-    shutil.copyfileobj(file, copy)
-    copy.seek(0)
-    return cast(io.BufferedIOBase, copy)
+@contextmanager
+def seekable(file: io.BufferedIOBase) -> Iterator[io.BufferedIOBase]:
+    """The file, or a copy if it is a pipe: that cannot be read twice, and the header that counts is the last."""
+    if file.seekable():
+        yield file
+        return
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(file, copy)
+        copy.seek(0)
+        yield cast(io.BufferedIOBase, copy)
 
 
-def _records(data: bytes, names: dict[int, str]) -> Iterator[Line]:
-    words = np.frombuffer(data, "<i4", len(data) // 4)
-    at, end = 0, len(data)
-    while at < end:
-        kind, flags, by_id, on_id, name_id, t = form.LINE.unpack_from(data, at)
-        more: dict[str, Any] = {}
-        if kind == form.NAME:
-            names[name_id], at = _text(data, at)
-            continue
-        by, on = names[by_id], None if on_id == form.NOBODY else names[on_id]
-        when: Any = t if flags & form.TIMED else None
+class _Words:
+    """The words of a chunk, taken in the order of its lines."""
+
+    def __init__(self, data: bytes) -> None:
+        (count,) = form.COUNT.unpack_from(data)
+        self._words = np.frombuffer(data, "<i4", count, form.COUNT.size)
+        self._at = 0
+
+    def set(self, count: int, *, keep: bool = False) -> Blocks:
+        """The next set, of so many ids, or of runs of so many words less than none."""
+        found = self._words[self._at : self._at + abs(count)].astype(np.int64)
+        self._at += abs(count)
+        if len(found) != abs(count):
+            raise ValueError("a set that is cut off")
+        if count and int(found.min()) < 0:
+            raise ValueError(f"block {found.min()}")
+        if count > 0:
+            return IdBlocks(found, keep=keep)
+        runs = found.reshape(-1, 2)
+        if not (runs[:, 0] < runs[:, 1]).all():
+            raise ValueError("a run without blocks")
+        return Blocks(tuple((lo, hi) for lo, hi in runs.tolist()))
+
+    def sets(self, given: list[Any], *, keep: bool) -> dict[str, Blocks]:
+        return {pool: self.set(count, keep=keep) for pool, count in zip(given[::2], given[1::2], strict=True)}
+
+
+def _records(data: bytes) -> Iterator[Line]:
+    words = _Words(data)
+    (count,) = form.COUNT.unpack_from(data)
+    for kind, by, *rest in json.loads(data[form.COUNT.size + 4 * count :]):
+        _texts(by)
+        more = rest.pop() if isinstance(rest[-1], dict) else {}
         op: Op
         if kind == form.ACCESS:
-            *_, reading, writing, site, _, planned, step = form.FULL.unpack_from(data, at)
-            at += form.FULL.size
-            batch = bool(flags & form.BATCH)
-            reads, at = _sets(data, words, at, reading, names, keep=batch)
-            writes, at = _sets(data, words, at, writing, names, keep=batch)
-            more, at = _more(data, at, flags)
-            op = Access(
-                by,
-                on,
-                reads,
-                writes,
-                more.pop("label", "") if name_id == form.NOBODY else names[name_id],
-                form.ORDERS[flags >> form.ORDER & 3],
-                batch,
-                planned if flags & form.PLANNED else None,
-                step if flags & form.STEP else more.pop("step", None),
-                more.pop("owner", None),
-                more.pop("site", None) if site == form.NOBODY else names[site],
-                more.pop("t", when),
-            )
+            on, label, t, flags, planned, step, site, reading, writing = rest
+            keep = bool(flags & 1)
+            reads, writes = words.sets(reading, keep=keep), words.sets(writing, keep=keep)
+            _texts(label, *reads, *writes, *(name for name in (on, site) if name is not None))
+            order, owner = form.ORDERS[flags >> 1], more.pop("owner", None)
+            op = Access(by, on, reads, writes, label, order, keep, planned, step, owner, site, t)
         elif kind in _LIVES:
-            sets, at = _sets(data, words, at + form.LINE.size, 1, names)
-            more, at = _more(data, at, flags)
-            ((pool, blocks),) = sets.items()
-            op = _LIVES[kind](by, pool, blocks, more.pop("t", when))
+            pool, size, t = rest
+            _texts(pool)
+            op = _LIVES[kind](by, pool, words.set(size), t)
         else:
-            text, at = _text(data, at)
-            more, at = _more(data, at, flags)
-            when = more.pop("t", when)
-            op = _order(kind, by, on, text, when, more)
+            on, text, t = rest
+            _texts(text)
+            op = _order(kind, by, on, text, t)
+        if not isinstance(t, int | float | None) or isinstance(t, bool):
+            raise TypeError("a time that is no number")
         yield Line(op, more)
 
 
-def _order(kind: int, by: str, on: str | None, text: str, t: Any, more: dict[str, Any]) -> Op:
+def _texts(*names: Any) -> None:
+    for name in names:
+        if type(name) is not str:
+            raise TypeError("a name that is no text")
+        name.encode()
+
+
+def _order(kind: int, by: str, on: Any, text: str, t: Any) -> Op:
     match kind:
         case form.RECORD | form.WAIT:
-            if on is None:
-                raise ValueError("no stream")
+            _texts(on)
             return (Record if kind == form.RECORD else Wait)(by, on, text, t)
         case form.SYNC_EVENT:
             return Sync(by, text, t=t)
         case form.SYNC_STREAM:
+            _texts(on)
             return Sync(by, stream=on, t=t)
         case form.SYNC_DEVICE:
-            return Sync(by, device=more.pop("device"), t=t)
+            return Sync(by, device=on, t=t)
         case form.NO | form.YES:
             return Poll(by, text, kind == form.YES, t)
         case form.PUT:
-            more.pop("device", None)  # of a sync that failed
             return Put(by, text, t)
         case form.GET:
             return Get(by, text, t)
         case form.DROP:
             return Drop(by, text, t)
-    raise ValueError(f"record of kind {kind}")
+    raise ValueError(f"a line of kind {kind}")
 
 
 _LIVES: dict[int, type[Alloc] | type[Free] | type[Touch]] = {form.ALLOC: Alloc, form.FREE: Free, form.TOUCH: Touch}
-
-
-def _text(data: bytes, at: int) -> tuple[str, int]:
-    size = form.TEXT.unpack_from(data, at)[-1]
-    at += form.TEXT.size
-    return _slice(data, at, size).decode(), (at + size + 3) & ~3
-
-
-def _sets(
-    data: bytes, words: Any, at: int, count: int, names: dict[int, str], *, keep: bool = False
-) -> tuple[dict[str, Blocks], int]:
-    out: dict[str, Blocks] = {}
-    for _ in range(count):
-        pool, shape, size = form.SET.unpack_from(data, at)
-        start = (at + form.SET.size) // 4
-        found = words[start : start + size].astype(np.int64)
-        if len(found) != size:
-            raise ValueError("a set that is cut off")
-        if size and int(found.min()) < 0:
-            raise ValueError(f"block {found.min()}")
-        if shape == form.IDS:
-            out[names[pool]] = IdBlocks(found, keep=keep) if size else Blocks(())
-        elif shape == form.RUNS:
-            runs = found.reshape(-1, 2)
-            if size and not (runs[:, 0] < runs[:, 1]).all():
-                raise ValueError("a run without blocks")
-            out[names[pool]] = Blocks(tuple(map(tuple, runs.tolist())))
-        else:
-            raise ValueError(f"a set of form {shape}")
-        at += form.SET.size + 4 * size
-    return out, at
-
-
-def _more(data: bytes, at: int, flags: int) -> tuple[dict[str, Any], int]:
-    if not flags & form.MORE:
-        return {}, at
-    (size,) = form.COUNT.unpack_from(data, at)
-    at += form.COUNT.size
-    more = json.loads(_slice(data, at, size))
-    if not isinstance(more, dict):
-        raise TypeError("no object")
-    return more, (at + size + 3) & ~3
-
-
-def _slice(data: bytes, at: int, size: int) -> bytes:
-    found = data[at : at + size]
-    if len(found) != size:
-        raise ValueError("a text that is cut off")
-    return found
 
 
 def not_whole(header: Header) -> Header:

@@ -21,7 +21,7 @@ from typing import Any, cast
 import msgspec
 
 from kvsan.checker.recent import SPENT_TOKENS, Recent
-from kvsan.checker.trace.binary import BinaryLog, not_whole
+from kvsan.checker.trace.binary import BinaryLog, not_whole, seekable
 from kvsan.checker.trace.header import MAX_AGENTS, Header, TraceError, header_from, parse_header
 from kvsan.checker.trace.keys import DECODE, LineError, accepted_keys, clip, explain_line, keys_of, refuse_doubles
 from kvsan.checker.trace.line import Line
@@ -121,8 +121,9 @@ def open_trace(path: str | Path, *, salvage: bool = False) -> Iterator[Trace]:
         except OSError as error:
             raise TraceError(name, 0, f"cannot be read ({error.strerror})", "a readable trace file") from None
         if start == MAGIC[:1]:
-            log = BinaryLog(name, file, salvage=salvage)
-            yield Trace(name, not_whole(log.header) if log.left_out else log.header, log.lines(), log.bytes_read)
+            with seekable(file) as whole:
+                log = BinaryLog(name, whole, salvage=salvage)
+                yield Trace(name, not_whole(log.header) if log.left_out else log.header, log.lines(), log.bytes_read)
             return
         zipped = start == _GZIP[:1]  # no JSON text starts so, and a pipe may hold no second byte yet
         if name.endswith(".gz") and not zipped:
