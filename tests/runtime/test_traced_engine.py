@@ -41,6 +41,8 @@ class Late(Immediate):
 
 
 class LateHost(ImmediateHost):
+    """Its host threads."""
+
     device: Late
 
     def record(self, stream: str, event: str) -> None:
@@ -82,7 +84,8 @@ def test_a_safe_design_is_clean(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kinds"), [("vllm-before-46278", {"RAW"}), ("vllm-after-46278", {"WAR"}), ("vllm-no-store-pin", {"WAR", "GEN"})]
+    ("name", "kinds"),
+    [("vllm-before-46278", {"RAW"}), ("vllm-after-46278", {"WAR"}), ("vllm-no-store-pin", {"WAR", "GEN"})],
 )
 def test_an_unsafe_design_is_not(tmp_path: Path, name: str, kinds: set[str]) -> None:
     _, seen, _ = watched(tmp_path, name)
