@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -441,8 +440,8 @@ def test_a_log_through_a_pipe(tmp_path: Path) -> None:
     path = tmp_path / "t.kvt"
     log_of(path)
     end, start = os.pipe()
-    writer = threading.Thread(target=lambda: (os.write(start, path.read_bytes()), os.close(start)))
-    writer.start()
+    with os.fdopen(start, "wb") as pipe:
+        assert len(path.read_bytes()) < 1 << 16  # it fits into the pipe
+        pipe.write(path.read_bytes())
     assert read(Path(f"/dev/fd/{end}")) == read(path)
-    writer.join()
     os.close(end)

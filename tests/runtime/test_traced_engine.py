@@ -41,6 +41,8 @@ class Late(Immediate):
 
 
 class LateHost(ImmediateHost):
+    """Its host threads."""
+
     device: Late
 
     def record(self, stream: str, event: str) -> None:

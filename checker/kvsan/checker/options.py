@@ -50,7 +50,7 @@ HELP = {
     "incomplete_exitcode": "exit status of a process whose verdict is Incomplete; 0 leaves it alone",
     "log_path": "where reports go: stderr, stdout or a path",
     "suppressions": "a file of hazards that are known, each with a reason",
-    "trace": "write every op to this file, .jsonl or .jsonl.gz",
+    "trace": "write every op to this file, .jsonl, .jsonl.gz or .kvt (binary, at the least cost)",
     "report": "write the summary as JSON to this file",
     "check": "check while the engine runs; 0 with trace= only records",
     "assume_stream_order": "take source order `any` as `stream`",
