@@ -43,9 +43,10 @@ def test_the_kernels_give_the_right_answer(seed: int, known: bool) -> None:
     assert made == [answer(model, prompt, count) for prompt, count in requests]
 
 
-def test_no_step_blocks_the_host(unblocked: None) -> None:
+def test_no_step_blocks_the_host(request: pytest.FixtureRequest) -> None:
     server = Server(Model(BOTH), 1, device="cuda", ballast=Ballast(2, 64), spin_cycles=1000)
     server.step([server.row(0, 0, [1, 2, 3])])
+    request.getfixturevalue("unblocked")
     for i in range(20):
         server.step([server.row(0, 3 + i, [UNKNOWN])])
 

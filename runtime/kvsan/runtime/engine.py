@@ -24,7 +24,7 @@ import numpy as np
 from kvsan.model.design import Design, DesignError, Item, Work
 from kvsan.model.designs import load as catalogue
 from kvsan.runtime import roles as binding
-from kvsan.runtime.device import Device, Host, Ids, Kernel
+from kvsan.runtime.device import Device, DeviceLostError, Host, Ids, Kernel
 from kvsan.runtime.flight import Flight
 from kvsan.runtime.forward import Forward, block_words
 from kvsan.runtime.issue import Face, Issuer
@@ -280,6 +280,8 @@ class Engine:
         self._idle = 0
         try:
             step = self.issuer.step()
+        except DeviceLostError:
+            raise
         except Exception as error:  # whatever a forward raises: nobody's request is lost for it
             self._failures += 1
             if self._failures >= RETRIES:

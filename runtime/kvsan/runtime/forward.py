@@ -113,6 +113,8 @@ class Forward:
         self._back = np.array([LARGEST if g.window is None else g.window for g in model.groups])[:, None]
         by_layer, by_block = min(parts, model.layers), -(-parts // model.layers)
         layers = [model.layers * i // by_layer for i in range(by_layer + 1)]
+        if not on_cpu:
+            torch.cuda.synchronize(pool.device)  # what was made here was made on another stream than the kernels'
         self._readings = [(low, high, i, by_block) for low, high in pairwise(layers) for i in range(by_block)]
 
     def __call__(self, batch: Batch, out: Any, step: int | None = None) -> Kernel:

@@ -151,7 +151,9 @@ class Batches:
         made = self._attributes.get(key)
         if made is None:
             made = self._driver.CUmemcpyAttributes()
-            made.srcAccessOrder = self._driver.CUmemcpySrcAccessOrder[f"CU_MEMCPY_SRC_ACCESS_ORDER_{ORDERS[order]}"]
+            made.srcAccessOrder = getattr(
+                self._driver.CUmemcpySrcAccessOrder, f"CU_MEMCPY_SRC_ACCESS_ORDER_{ORDERS[order]}"
+            )  # not an enum.Enum in every version: it has attributes and no items
             made.srcLocHint, made.dstLocHint = self._location(source), self._location(target)
             self._attributes[key] = made
         return made
@@ -159,7 +161,7 @@ class Batches:
     def _location(self, plane: Plane) -> Any:
         location = self._driver.CUmemLocation()
         kind = "HOST" if plane.host else "DEVICE"
-        location.type = self._driver.CUmemLocationType[f"CU_MEM_LOCATION_TYPE_{kind}"]
+        location.type = getattr(self._driver.CUmemLocationType, f"CU_MEM_LOCATION_TYPE_{kind}")
         location.id = 0 if plane.host else self._device
         return location
 

@@ -3,9 +3,8 @@
 Streams are torch's own, which are never the legacy default stream: the driver refuses a batch there, and that stream
 would order what no design asked it to. A side stream has the lowest priority that the device has (0, which is also the
 default; priority orders nothing). torch has `STREAMS` streams a priority and then gives the same ones again; a device
-takes none twice, which would order what two names say is unordered. Host pools are page-locked by `cudaHostRegister`:
-torch's `pin_memory` rounds each allocation up to a power of two. Their memory comes from `mmap`, so that no two pools
-share a page.
+takes none twice, which would order what two names say is unordered. Host pools are pinned by
+torch, which may take up to twice their size (it rounds up to a power of two).
 
 Copies are `cuMemcpyBatchAsync` (`batch.py`) if cuda-bindings is installed and the driver has it, else torch's `copy_`,
 one call a run of adjacent blocks and layer; which one, the device's name says. `copy_` reads its source in stream
@@ -19,7 +18,6 @@ Not here: which events there are and what waits for what (`issue.py`). Not cover
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable
 from math import prod
 from typing import Any, Literal, NoReturn, TypeVar
@@ -58,7 +56,6 @@ class CudaDevice:
         self.batches, self._context, self._why = _batches(index, copies)
         self._streams: dict[str, Any] = {}
         self._pools: dict[str, tuple[Plane, Any]] = {}
-        self._locked: list[int] = []
         self._hosts: dict[str, CudaHost] = {}
         self.workers = Workers(self._enter)
         self._closed = False
@@ -105,15 +102,9 @@ class CudaDevice:
 
     def _pinned(self, what: str, size: int) -> Any:
         try:
-            pages = mmap.mmap(-1, size)
-        except OSError as error:
-            raise DeviceError(f"{what} of {size:,} bytes does not fit into host memory: {error}") from error
-        tensor = torch.frombuffer(pages, dtype=torch.int64)
-        result = torch.cuda.cudart().cudaHostRegister(tensor.data_ptr(), size, 0)
-        if result.value:
-            raise DeviceError(f"{what}: cudaHostRegister of {size:,} bytes answered {result}")
-        self._locked.append(tensor.data_ptr())
-        return tensor
+            return torch.zeros(size // 8, dtype=torch.int64, pin_memory=True)
+        except RuntimeError as error:
+            raise DeviceError(f"{what} of {size:,} bytes cannot be pinned in host memory: {error}") from error
 
     def plane(self, pool: str) -> Plane:
         """Where the pool's blocks lie."""
@@ -157,7 +148,7 @@ class CudaDevice:
 
     def close(self) -> None:
         """The threads empty their queues first. Raises what a turn raised, `DeviceLostError` if the GPU reports an
-        error; in any case the threads are ended and no memory is page-locked any more (the tensors stay)."""
+        error; in any case the threads are ended."""
         if self._closed:
             return
         self._closed = True
@@ -167,10 +158,6 @@ class CudaDevice:
                 stream.synchronize()
         except torch.AcceleratorError as error:
             lost("close", error)
-        finally:
-            for address in self._locked:
-                torch.cuda.cudart().cudaHostUnregister(address)
-            self._locked.clear()
         self.workers.check()
 
 
