@@ -18,7 +18,7 @@ import numpy.typing as npt
 from kvsan.model.design import Assign, Design, Fence, Got, Retired, Rule, Seen
 from kvsan.runtime.device import Host, Ids
 from kvsan.runtime.flight import Flight
-from kvsan.runtime.table import Codes, Table
+from kvsan.runtime.table import Codes, Table, Truth
 
 NONE: Ids = np.empty(0, np.int64)
 
@@ -57,6 +57,7 @@ class Cells:
         self._shared: dict[str, str] = {}
         self._held: dict[Assign, dict[int, int]] = {}
         self._got: dict[str, set[int]] = {}
+        self._when: dict[str, Truth] = {}
         self._on_free, self._on_take = on_free, on_take
 
     def __len__(self) -> int:
@@ -67,6 +68,13 @@ class Cells:
     def where(self, truth: npt.NDArray[np.bool_]) -> Ids:
         """The blocks of whose state it is true."""
         return np.flatnonzero(truth[self.code])
+
+    def when(self, rule: Rule) -> Truth:
+        """Whether the rule's guard holds, state by state."""
+        made = self._when.get(rule.name)
+        if made is None:
+            made = self._when[rule.name] = self.table.truth(rule.when)
+        return made
 
     def facets(self, block: int) -> dict[str, str]:
         """One block's facet values."""
@@ -80,7 +88,7 @@ class Cells:
     def allowed(self, rule: Rule, blocks: Ids) -> Ids:
         """Those of the blocks of which the rule's guard holds and whose steps were seen; nothing is asked of the
         device."""
-        blocks = blocks[self.table.truth(rule.when)[self.code[blocks]]]
+        blocks = blocks[self.when(rule)[self.code[blocks]]]
         for need in rule.needs:
             if isinstance(need, Retired):
                 blocks = blocks[self._fence(need.fence, blocks) <= self.flight.seen]

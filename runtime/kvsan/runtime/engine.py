@@ -1,8 +1,9 @@
 """The offload engine: requests in, completions out, KV blocks between the device and the host on side streams.
 
 One `turn` is what an engine loop does once: look at what is complete, let transfers and frees end, plan, launch. The
-host runs ahead of the device by `run_ahead` steps (0: it waits for each step before the next). Every record, every
-wait and every rule about a block's life comes from a `Design` (`issue.py`, `cells.py`): what was proved is what runs.
+host runs ahead of the device by `run_ahead` steps: it looks at a step's tokens when so many later steps are launched,
+or none is to be (0: it waits for each step before the next). Every record, every wait and every rule about a block's
+life comes from a `Design` (`issue.py`, `cells.py`): what was proved is what runs.
 
     engine = Engine(load("kvsan-default"), device, model, gpu_blocks=256, host_blocks=1024)
     engine.submit(0, prompt, new_tokens=32)
@@ -203,8 +204,6 @@ class Engine:
         done: list[Completion] = []
         while self.flight.unseen > self.run_ahead:
             self._see(done, block=True)
-        while self.flight.unseen and self._see(done):
-            pass
         self.device.turns()
         with self.issuer.lock:
             changed = self._settle()
@@ -258,12 +257,12 @@ class Engine:
         if not self.issuer.see(*others, block=block):
             return False
         step = self.flight.seen
-        row = self.out[step % len(self.out)]
+        row = self.out[step % len(self.out)].tolist()
         for active, slot in self._sampled.pop(step, ()):
             active.in_flight -= 1
             if active.state is State.DONE or active.number not in self._by_number:
                 continue
-            token = int(row[slot])
+            token = row[slot]
             active.tokens.append(token)
             stop = self.model.stops(token)
             if stop or len(active.answer) >= active.new_tokens:

@@ -77,12 +77,12 @@ class Issuer:
         self._jobs = {job.takes: job for thread in design.threads for job in thread.jobs}
         self._recorder = next((on for on, event in _recorders(design) if event == design.step_event), None)
         self._asked = _asked(design)
-        for thread in design.threads:
-            device.thread(thread.name, lambda thread=thread: self.turn(thread.name))  # type: ignore[misc]
 
     def of(self, cells: Cells) -> None:
-        """The blocks of the design's own pool."""
+        """The blocks of the design's own pool. From here on its other threads act."""
         self.cells = cells
+        for thread in self.design.threads:
+            self.device.thread(thread.name, lambda thread=thread: self.turn(thread.name))  # type: ignore[misc]
 
     # ── a step ────────────────────────────────────────────────────────────────────────────────────────────────────
 

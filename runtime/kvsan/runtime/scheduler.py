@@ -68,6 +68,7 @@ class Scheduler:
         self._slots = list(range(slots))[::-1]
         self.tables = np.full((len(model.groups), slots, longest), EMPTY, np.int64)
         self._leaving: dict[int, str] = {}
+        self._promised: dict[Active, int] = {}
         table = pool.cells.table
         forward = roles.forward
         assert forward is not None
@@ -98,6 +99,7 @@ class Scheduler:
     def plan(self) -> Plan:
         """Decides the next step. It may have no rows."""
         self.let_go()
+        self._slide(self.running)
         budget = self.budget
         chosen: list[tuple[Active, int]] = []
         for active in list(self.running):
@@ -124,6 +126,7 @@ class Scheduler:
                 if count and self._fit(active, count):
                     chosen.append((active, count))
                     budget -= count
+        self._keep_promises()
         return self.planned([(active, count) for active, count in chosen if active.state is State.RUNNING])
 
     def planned(self, chosen: Sequence[tuple[Active, int]]) -> Plan:
@@ -167,52 +170,67 @@ class Scheduler:
     # ── blocks for a request ──────────────────────────────────────────────────────────────────────────────────────
 
     def _fit(self, active: Active, count: int) -> bool:
-        """Slides its windows and gives it blocks for so many more tokens, from younger requests if need be."""
-        self._slide(active)
-        size = self.model.block_size
-        need = -(-(active.computed + count) // size)
+        """Promises it blocks for so many more tokens, from younger requests if need be; whether there are enough."""
+        need = -(-(active.computed + count) // self.model.block_size)
         missing = sum(max(0, need - len(table)) for table in active.tables)
-        rule = self.roles.name("allocate")
-        assert rule is not None
+        if not missing:
+            return True
         while not self._room(missing):
             victim = next((one for one in reversed(self.running) if one is not active), None)
             if victim is None or self.running.index(victim) < self.running.index(active):
                 return False
             self.preempt(victim)
-        blocks = self.pool.take(rule, missing)
-        assert blocks is not None
-        for group, table in enumerate(active.tables):
-            for index in range(len(table), need):
-                block = blocks.pop()
-                self.pool.refs[block] = 1
-                table.append(block)
-                self.tables[group, active.slot, index] = block
+        self._promised[active] = missing
         return True
 
+    def _keep_promises(self) -> None:
+        """Hands out what was promised, all at once."""
+        rule = self.roles.name("allocate")
+        assert rule is not None
+        promised, self._promised = self._promised, {}
+        blocks = self.pool.take(rule, sum(promised.values()))
+        assert blocks is not None
+        for active, missing in promised.items():
+            end = (missing + sum(len(table) for table in active.tables)) // len(active.tables)
+            for group, table in enumerate(active.tables):
+                for index in range(len(table), end):
+                    block = blocks.pop()
+                    self.pool.refs[block] = 1
+                    table.append(block)
+                    self.tables[group, active.slot, index] = block
+
     def _room(self, count: int, spared: Container[int] = ()) -> bool:
-        """Whether so many blocks are free; evicts kept ones but those spared, if the design keeps any."""
+        """Whether so many blocks are free and not promised; evicts kept ones but those spared, if the design keeps any."""
         evict = self.roles.rules.get("evict")
+        count += sum(self._promised.values())
         if evict is not None and len(self.pool.queue) < count:
             cells = self.pool.cells
-            kept = cells.allowed(evict, cells.where(cells.table.truth(evict.when)))
+            kept = cells.allowed(evict, cells.where(cells.when(evict)))
             kept = np.array([block for block in kept.tolist() if block not in spared], np.int64)
             cells.apply(evict.name, kept[: count - len(self.pool.queue)])
         return len(self.pool.queue) >= count
 
-    def _slide(self, active: Active) -> None:
+    def _slide(self, actives: Sequence[Active]) -> None:
         """Gives back what no query sees any more that is still to be launched."""
         size = self.model.block_size
-        for at, (group, table) in enumerate(zip(self.model.groups, active.tables, strict=True)):
-            gone = min(_first_visible(group, active.computed, size), len(table))
-            blocks = [block for block in reversed(table[:gone]) if block != EMPTY]
-            if blocks:
-                table[:gone] = [EMPTY] * gone
-                self.tables[at, active.slot, :gone] = EMPTY
-                self.leave(blocks, "slide")
+        blocks: list[int] = []
+        for at, group in enumerate(self.model.groups):
+            if group.window is None:
+                continue
+            for active in actives:
+                table = active.tables[at]
+                gone = min(_first_visible(group, active.computed, size), len(table))
+                if gone and table[gone - 1] != EMPTY:
+                    blocks += [block for block in reversed(table[:gone]) if block != EMPTY]
+                    table[:gone] = [EMPTY] * gone
+                    self.tables[at, active.slot, :gone] = EMPTY
+        if blocks:
+            self.leave(blocks, "slide")
 
     def preempt(self, active: Active) -> None:
         """Takes all its blocks; it waits again, and computes anew what it has."""
         self.running.remove(active)
+        self._promised.pop(active, None)
         self.preemptions += 1
         blocks = active.blocks[::-1]
         active.tables = [[] for _ in self.model.groups]

@@ -71,21 +71,20 @@ class Transfers:
         if rule is None or self.gpu_roles.store is None:
             self.candidates.clear()
             return
-        cells = self.gpu.cells
         for block, digest in list(self.candidates.items()):
             if self.gpu.hashes[block] != digest or self.has(digest):
                 del self.candidates[block]
-                continue
-            at = np.array([block], np.int64)
-            if not len(cells.enabled(rule, at)):
-                continue
-            target = self._room()
-            if target is None:
-                self.host_full += 1
-                return
-            del self.candidates[block]
-            self._aim(block, target, digest)
-            cells.force(rule, at)
+        if not self.candidates:
+            return
+        cells = self.gpu.cells
+        blocks = cells.enabled(rule, np.fromiter(self.candidates, np.int64, len(self.candidates)))
+        targets = self._room(len(blocks))
+        self.host_full += len(blocks) - len(targets)
+        blocks = blocks[: len(targets)]
+        for block, target in zip(blocks.tolist(), targets, strict=True):
+            self._aim(block, target, self.candidates.pop(block))
+        if len(blocks):
+            cells.force(rule, blocks)
 
     def plan_lazily(self, near: int) -> None:
         """Stores blocks among the next `near` to be handed out: taken back, stored, and left again."""
@@ -100,12 +99,12 @@ class Transfers:
             cells = self.gpu.cells
             if not len(cells.enabled(cells.rules[hit], at)):
                 continue
-            target = self._room()
-            if target is None:
+            room = self._room(1)
+            if not room:
                 self.host_full += 1
                 return
             cells.apply(hit, at)
-            self._aim(block, target, digest)
+            self._aim(block, room[0], digest)
             if not len(cells.apply(store, at)):
                 self._targets.pop(block)
             cells.apply(leave, at)
@@ -140,18 +139,18 @@ class Transfers:
         if digest is not None:
             self._on_the_way.add(digest)
 
-    def _room(self) -> int | None:
-        """A host block for a store: a free one, or the one longest unread, whose content is lost."""
-        reserve, evict = self.host_roles.rules["reserve"].name, self.host_roles.rules["evict"].name
-        if not self.host.queue:
-            for block in self._published:
-                if len(self.host.cells.apply(evict, [block])):
-                    self.host.forget(block)
-                    del self._published[block]
-                    self._nameless = {one: target for one, target in self._nameless.items() if target != block}
-                    break
-        taken = self.host.take(reserve, 1)
-        return taken[0] if taken else None
+    def _room(self, count: int) -> list[int]:
+        """So many host blocks for stores, or as many as there are: free ones, then those longest unread, whose content is
+        lost."""
+        cells, evict = self.host.cells, self.host_roles.rules["evict"]
+        if len(self.host.queue) < count and self._published:
+            idle = cells.allowed(evict, np.fromiter(self._published, np.int64, len(self._published)))
+            gone = set(cells.apply(evict.name, idle[: count - len(self.host.queue)]).tolist())
+            for block in gone:
+                self.host.forget(block)
+                del self._published[block]
+            self._nameless = {one: target for one, target in self._nameless.items() if target not in gone}
+        return self.host.take(self.host_roles.rules["reserve"].name, min(count, len(self.host.queue))) or []
 
     # ── loads ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -186,8 +185,8 @@ class Transfers:
         some = False
         for pool, roles in self.pools:
             for rule in roles.settles:
-                blocks = pool.cells.apply(rule.name, pool.cells.where(pool.cells.table.truth(rule.when)))
-                some |= bool(len(blocks))
+                here = pool.cells.where(pool.cells.when(rule))
+                some |= bool(len(here)) and bool(len(pool.cells.apply(rule.name, here)))
         for target in [one for one in self._digests if self._is_published(one)]:
             digest = self._digests.pop(target)
             self._published[target] = None
@@ -198,7 +197,7 @@ class Transfers:
 
     def _is_published(self, block: int) -> bool:
         evict = self.host_roles.rules["evict"]
-        return bool(self.host.cells.table.truth(evict.when)[self.host.cells.code[block]])
+        return bool(self.host.cells.when(evict)[self.host.cells.code[block]])
 
     @property
     def pools(self) -> list[tuple[Pool, Roles]]:
@@ -223,12 +222,12 @@ class Transfers:
         mine: list[int] = []
         for block in blocks.tolist():
             if block not in self._targets:  # the design stores it of its own accord
-                target = self._room()
-                if target is None:
+                room = self._room(1)
+                if not room:
                     self.host_full += 1
                     continue
-                self._aim(block, target, None)
-                self._nameless[block] = target
+                self._aim(block, room[0], None)
+                self._nameless[block] = room[0]
             mine.append(block)
         if not mine:
             return []
