@@ -25,7 +25,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,7 @@ from kvsan.checker.manners import LastWord, Log, exits_with, numbered, on_sigter
 from kvsan.checker.options import Options
 from kvsan.checker.report import session as words
 from kvsan.checker.summary import Summary, header_of, marked, summarise
-from kvsan.checker.suppressions import Suppressions
+from kvsan.checker.suppressions import Suppression, Suppressions
 from kvsan.checker.tracefile import TraceFile
 
 if TYPE_CHECKING:
@@ -171,6 +172,21 @@ class Session:
         from kvsan.checker.watched import watch
 
         return watch(self, device, sites=sites)
+
+    @contextmanager
+    def allowing(self, line: Suppression) -> Iterator[None]:
+        """While it is open, hazards that the line matches are counted under it (`attach.allowing`)."""
+        with self.recorder.lock:
+            line = self._suppressions.enter(line)
+        try:
+            yield
+        finally:
+            with self.recorder.lock:
+                self._suppressions.leave(line)
+
+    def allowed(self) -> list[Suppression]:
+        """The allowances under which there was a hazard."""
+        return [line for line in self._suppressions.allowed.values() if line.used]
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -305,9 +321,25 @@ _all: list[Session] = []
 """The process's session, once there is one."""
 
 
+_scoped: list[Session] = []
+"""Sessions of stretches of a test, innermost last: while one is open, it is the one that hears."""
+
+
 def current() -> Session | None:
-    """The process's session, if one was started."""
+    """The session that hears what happens now: the innermost scoped one, else the process's, if one was started."""
+    if _scoped:
+        return _scoped[-1]
     return _all[0] if _all else None
+
+
+@contextmanager
+def scoped(session: Session) -> Iterator[Session]:
+    """`session` is the one that hears, in every thread, until the end. Its maker closes it."""
+    _scoped.append(session)
+    try:
+        yield session
+    finally:
+        _scoped.remove(session)
 
 
 def is_first() -> bool:
@@ -320,8 +352,9 @@ def start(options: Options | None = None) -> Session:
 
     Without `options` those of `KVSAN_OPTIONS`. Raises `OptionsError`.
     """
-    if _all:
-        return _all[0]
+    there = current()
+    if there is not None:
+        return there
     os.environ.setdefault(_FIRST, str(os.getpid()))
     made = Session(opts.from_environment() if options is None else options)
     _all.append(made)

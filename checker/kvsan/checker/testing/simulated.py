@@ -1,0 +1,139 @@
+"""Puts a simulated device in the place of `torch.cuda`, and lets kvsan's session hear it like the real one.
+
+    with simulated_cuda(seed=7) as cuda:     # torch.cuda.Stream, torch.Event, torch.cuda.stream(…), … are simulated
+        engine = Engine()                    # written for torch, no GPU in the machine
+        engine.run()
+
+Where torch is not installed nothing is replaced: an engine that takes its device module as an argument is given
+`cuda`. If a session is in force (`checked()`, the pytest fixture, `KVSAN=1`) its hooks are put on the simulated classes,
+the same wrappers that real ones get (`attach.torch`).
+
+Names that a module took for itself before (`from torch.cuda import Stream`) are its own: name the module in `modules`,
+and what it holds of torch's is replaced there as well.
+
+Does not cover: tensors on the device (`device="cuda"` fails as before: take the device from a variable, and say
+`cuda.put_on_device(tensor)` of those that stand for device memory), `torch.accelerator`, graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+from kvsan.checker.attach.patches import Patches
+from kvsan.checker.attach.torch import Surface, install
+from kvsan.checker.session import Session, current
+from kvsan.checker.testing import checked
+from kvsan.checker.testing.cuda import SimulatedCuda
+
+NAMES = (
+    *("Stream", "Event", "stream", "current_stream", "default_stream", "set_stream", "synchronize"),
+    *("is_available", "device_count", "current_device", "set_device", "device"),
+)
+"""What of `torch.cuda` is replaced."""
+
+
+@contextmanager
+def simulated_cuda(
+    seed: object = None,
+    *,
+    devices: int = 1,
+    choices: str | None = None,
+    choose: Callable[[], bool] | None = None,
+    session: Session | None = None,
+    modules: tuple[ModuleType, ...] = (),
+    torch: bool | None = None,
+) -> Iterator[SimulatedCuda]:
+    """The simulated device, in the place of torch's until the end.
+
+    `seed`, `choices`, `choose`: see `SimulatedCuda`; no seed is that of the test (`--kvsan-seed`), else 0. `session`:
+    who hears it; the one in force if left out. `torch`: whether torch's names are replaced; if it is installed, where
+    that is left out. Raises `RuntimeError` if the session hears another torch already.
+    """
+    found = checked.innermost()
+    cuda = SimulatedCuda(
+        (found.seed if found is not None else 0) if seed is None else seed,
+        devices=devices,
+        choices=choices,
+        choose=choose,
+    )
+    heard = session or current()
+    patches = Patches()
+    library: Any = import_module("torch") if torch or (torch is None and find_spec("torch") is not None) else None
+    if library is not None:
+        _replace(library, cuda, patches, modules)
+    calls = None
+    try:
+        if heard is not None:
+            if "torch" in heard.recorder.attachments:
+                raise RuntimeError(
+                    "kvsan: the session hears another torch already; accepted: one simulated device at a time, entered"
+                    " before attach.torch.install"
+                )
+            calls = install(heard.recorder, surface(cuda, library))
+        if found is not None:
+            found.devices.append(cuda)
+        yield cuda
+    finally:
+        if calls is not None:
+            calls.uninstall()
+        patches.undo()
+
+
+def surface(cuda: SimulatedCuda, library: Any = None) -> Surface:
+    """What `attach.torch` hooks of a simulated device."""
+
+    def stream_of(what: Any) -> Any:
+        device = getattr(what, "device", what)
+        return cuda.current_stream(device if getattr(device, "type", "cuda") == "cuda" else None)
+
+    return Surface(
+        events=(cuda.Event,),
+        streams=(cuda.Stream,),
+        synchronize=((cuda, "synchronize"),),
+        tensors=() if library is None else (library.Tensor,),
+        current_stream=cuda.current_stream,
+        stream_of=stream_of,
+        device_of=cuda.index_of,
+        on_device=cuda.is_on_device,
+        version="simulated",
+    )
+
+
+def _replace(library: Any, cuda: SimulatedCuda, patches: Patches, modules: tuple[ModuleType, ...]) -> None:
+    cuda.device_type = lambda index: library.device("cuda", index)
+    theirs: dict[int, Any] = {}
+    for name in NAMES:
+        original = getattr(library.cuda, name)
+        value = getattr(cuda, name)
+        if name == "synchronize":  # found at each call: it is wrapped on `cuda`
+            value = lambda device=None: cuda.synchronize(device)  # noqa: E731
+        theirs[id(original)] = value
+        patches.replace(library.cuda, name, value)
+    event = _any_event(cuda)
+    theirs[id(library.Event)] = event
+    patches.replace(library, "Event", event)
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if id(value) in theirs:
+                patches.replace(module, name, theirs[id(value)])
+
+
+def _any_event(cuda: SimulatedCuda) -> type:
+    """`torch.Event`, whose first argument is the device."""
+    kind: Any = cuda.Event
+
+    class Event(kind):  # type: ignore[misc]  # the class of this device, made with it
+        """`torch.Event`."""
+
+        def __init__(
+            self, device: Any = None, *, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
+        ) -> None:
+            cuda.index_of(device)
+            super().__init__(enable_timing, blocking, interprocess)
+
+    return Event
