@@ -44,10 +44,10 @@ def state_machine(design: Design, blocks: int = 3, *, run_ahead: int = RUN_AHEAD
     for job in probe.jobs:
         _job(job, add)
     if any(job.publishes is not None for _, job in probe.jobs.values()):
-        add("collect", lambda self: self.player.play(Move("collect")), lambda self: self.player.may_collect())
-    add("see_step", lambda self: self.player.play(Move("see")), lambda self: self.player.may_see())
+        add("collect", _plays(Move("collect")), lambda self: self.player.may_collect())
+    add("see_step", _plays(Move("see")), lambda self: self.player.may_see())
     if design.step_event is not None:
-        add("step_not_yet", lambda self: self.player.play(Move("unseen")), lambda self: self.player.may_be_unseen())
+        add("step_not_yet", _plays(Move("unseen")), lambda self: self.player.may_be_unseen())
 
     def start(self: Any) -> None:
         self.player = Player(design, blocks, run_ahead=run_ahead)
@@ -88,7 +88,14 @@ def _scheduler_rule(name: str, polls: bool, add: Callable[..., None]) -> None:
 
 
 def _job(name: str, add: Callable[..., None]) -> None:
-    add(f"job {name}", lambda self: self.player.play(Move("job", name)), lambda self: self.player.may_do(name))
+    add(f"job {name}", _plays(Move("job", name)), lambda self: self.player.may_do(name))
+
+
+def _plays(move: Move) -> Callable[[Any], None]:
+    def act(self: Any) -> None:
+        self.player.play(move)
+
+    return act
 
 
 def _identifier(name: str, taken: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 from urllib.parse import quote, unquote
 
@@ -52,7 +53,7 @@ from kvsan.runtime.cells import Cells
 from kvsan.runtime.device import Ids
 from kvsan.runtime.flight import Flight
 from kvsan.runtime.issue import Face, Issuer
-from kvsan.runtime.table import Codes, Truth
+from kvsan.runtime.table import Codes, Table, Truth
 
 What = Literal["rule", "not-yet", "launch", "see", "unseen", "job", "collect"]
 RUN_AHEAD = 4
@@ -337,11 +338,18 @@ def _groups(design: Design) -> list[list[Item]]:
     return list(out.values())
 
 
+@lru_cache(maxsize=16)
+def _table(design: Design) -> Table:
+    """A table is filled once and never changes; hypothesis plays one design thousands of times."""
+    return Table(design)
+
+
 class _Cells(Cells):
     """Notes when each work and job of a block was decided, as `kvsan.model.proof.replay` does."""
 
     def __init__(self, player: Player, count: int, flight: Flight, host: Any) -> None:
         super().__init__(player.design, count, flight, host)
+        self.table = _table(player.design)
         self.planned_at: dict[tuple[str, int], int] = {}
         self._ops = player.ops
         plans = pending(player.design)
