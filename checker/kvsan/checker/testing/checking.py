@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.options import Options, OptionsError
 from kvsan.checker.report import session as words
-from kvsan.checker.session import Session, scoped
+from kvsan.checker.session import Session, current, scoped
 from kvsan.checker.summary import Summary
 
 if TYPE_CHECKING:
@@ -52,11 +52,24 @@ class NotChecked(AssertionError):  # noqa: N818 - a verdict
         self.summary = summary
 
 
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """What `checked()` uses where it is not told: the plugin sets these for each test."""
+class Host(Protocol):
+    """Who runs the test: the pytest plugin, found where it is loaded."""
 
-    options: Options | None = None
+    def settings(self) -> Settings:
+        """Of the test that runs now."""
+
+    def began(self, made: Checked) -> None: ...
+
+    def ended(self, made: Checked, wrong: str | None) -> None:
+        """Its summary is final; `wrong` is why it failed, if it did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `checked()` uses where it is not told."""
+
+    options: Options = Options(log_path=os.devnull, incident=0.0)
+    """The report of a test is its failure: it is said once, there. Incidents are for runs of days."""
     incomplete: Literal["fail", "accept"] = FAIL
     seed: object = 0
 
@@ -73,6 +86,8 @@ class Checked:
     inner: list[Checked] = field(default_factory=list)
     summary: Summary | None = None
     """Set at the end."""
+    trace: str = ""
+    """Where its trace is written, if the plugin keeps those of failures."""
 
     @property
     def recorder(self) -> Recorder:
@@ -133,9 +148,8 @@ class Checked:
         parts += [words.finding(found, self.session.pid, n) for n, found in enumerate(seen.findings[:SHOWN], 1)]
         if count > SHOWN:
             parts.append(f"and {count - SHOWN} more")
-        parts += [f"{name}: {text}" for name, text in self.replay().items()]
-        parts.append(words.summary(seen))
-        return "\n".join(parts)
+        parts += [f"not seen besides: {why}" for why in getattr(seen.verdict, "why", ())]
+        return "\n".join([*parts, *(f"{name}: {text}" for name, text in self.replay().items())])
 
     def _incomplete(self, seen: Summary) -> str:
         why = "; ".join(getattr(seen.verdict, "why", ())) or "nothing was seen"
@@ -145,8 +159,11 @@ class Checked:
         )
 
 
+listeners: list[Callable[[Session | None], None]] = []
+"""Called with the session that hears from now on: simulated devices, whose hooks go with it."""
+
 _open: list[Checked] = []
-_defaults: list[Defaults] = [Defaults()]
+_PLUGIN = "kvsan.checker.testing.plugin"
 
 
 def innermost() -> Checked | None:
@@ -154,19 +171,9 @@ def innermost() -> Checked | None:
     return _open[-1] if _open else None
 
 
-@contextmanager
-def defaults(given: Defaults) -> Iterator[None]:
-    """What `checked()` uses in here: the plugin, for one test."""
-    _defaults.append(given)
-    try:
-        yield
-    finally:
-        _defaults.remove(given)
-
-
-def quiet(options: Options | None) -> Options:
-    """Options for a session whose report is a test's failure: said once, there. Incidents are for runs of days."""
-    return options or Options(log_path=os.devnull, incident=0.0)
+def _host() -> Host | None:
+    plugin: Any = sys.modules.get(_PLUGIN)  # never imported from here: outside pytest there is none
+    return None if plugin is None else plugin.running()  # type: ignore[no-any-return]
 
 
 @contextmanager
@@ -179,38 +186,52 @@ def checked(
     about: Mapping[str, Any] | None = None,
 ) -> Iterator[Checked]:
     """Checks what happens inside. `seed` is that of simulated devices that are given none. `judge=False`: nothing is
-    raised; ask `failure()`. Raises `OptionsError`, `HazardsFound`, `NotChecked`.
+    raised; ask `failure()`. What is left out is what the plugin was told, in a test of pytest. Raises `OptionsError`,
+    `HazardsFound`, `NotChecked`.
     """
-    default = _defaults[-1]
+    __tracebackhide__ = True  # for pytest: the lines of interest are the test's
     if incomplete not in (None, FAIL, ACCEPT):
         raise OptionsError(f'incomplete is "{incomplete}"; accepted: fail or accept')
-    session = Session(quiet(options or default.options))
+    host = _host()
+    told = Settings() if host is None else host.settings()
+    session = Session(told.options if options is None else options)
     session.about.update(about or {})
-    made = Checked(session, incomplete or default.incomplete, default.seed if seed is None else seed)
+    made = Checked(session, incomplete or told.incomplete, told.seed if seed is None else seed)
+    if host is not None:
+        host.began(made)
     if _open:
         _open[-1].inner.append(made)
     _open.append(made)
+    wrong: str | None = None
     try:
         with scoped(session):
+            for listener in listeners:
+                listener(session)
             yield made
-    except BaseException as error:
         _end(made)
-        if judge and isinstance(error, Exception):
-            wrong = made.failure()
-            if isinstance(wrong, HazardsFound):
-                error.add_note(str(wrong))
+        if judge and (failure := made.failure()) is not None:
+            wrong = str(failure)
+            raise failure
+    except Exception as error:
+        _end(made)
+        if wrong is None:
+            wrong = f"{type(error).__name__}: {error}"
+            failure = made.failure() if judge else None
+            if isinstance(failure, HazardsFound):
+                error.add_note(str(failure))
+                wrong += f"\n{failure}"
         raise
-    else:
-        _end(made)
-        if judge and (wrong := made.failure()) is not None:
-            raise wrong
     finally:
-        if made in _open:
-            _open.remove(made)
+        _end(made)
+        _open.remove(made)
+        for listener in listeners:
+            listener(current())
+        if host is not None:
+            host.ended(made, wrong)
 
 
 def _end(made: Checked) -> None:
-    made.summary = made.session.close()
-    made.session.say_summary()
-    if made.session.options.log_path in ("stderr", "stdout"):
-        sys.stdout.flush()
+    if made.summary is None:
+        made.summary = made.session.close()
+        if made.session.options.log_path != os.devnull or made.session.options.report:
+            made.session.say_summary()

@@ -25,9 +25,9 @@ from types import ModuleType
 from typing import Any
 
 from kvsan.checker.attach.patches import Patches
-from kvsan.checker.attach.torch import Surface, install
+from kvsan.checker.attach.torch import Calls, Surface, install
 from kvsan.checker.session import Session, current
-from kvsan.checker.testing import checked
+from kvsan.checker.testing import checking
 from kvsan.checker.testing.cuda import SimulatedCuda
 
 NAMES = (
@@ -54,34 +54,51 @@ def simulated_cuda(
     who hears it; the one in force if left out. `torch`: whether torch's names are replaced; if it is installed, where
     that is left out. Raises `RuntimeError` if the session hears another torch already.
     """
-    found = checked.innermost()
+    found = checking.innermost()
     cuda = SimulatedCuda(
         (found.seed if found is not None else 0) if seed is None else seed,
         devices=devices,
         choices=choices,
         choose=choose,
     )
-    heard = session or current()
     patches = Patches()
     library: Any = import_module("torch") if torch or (torch is None and find_spec("torch") is not None) else None
-    if library is not None:
-        _replace(library, cuda, patches, modules)
-    calls = None
+    hearing = _Hearing(cuda, library)
     try:
-        if heard is not None:
-            if "torch" in heard.recorder.attachments:
-                raise RuntimeError(
-                    "kvsan: the session hears another torch already; accepted: one simulated device at a time, entered"
-                    " before attach.torch.install"
-                )
-            calls = install(heard.recorder, surface(cuda, library))
+        hearing.move(session or current())
+        if library is not None:
+            _replace(library, cuda, patches, modules)
+        if session is None:
+            checking.listeners.append(hearing.move)
         if found is not None:
             found.devices.append(cuda)
         yield cuda
     finally:
-        if calls is not None:
-            calls.uninstall()
+        if hearing.move in checking.listeners:
+            checking.listeners.remove(hearing.move)
+        hearing.move(None)
         patches.undo()
+
+
+class _Hearing:
+    """Which session hears the device: one at a time, since hooks lie on its classes."""
+
+    def __init__(self, cuda: SimulatedCuda, library: Any) -> None:
+        self._surface = surface(cuda, library)
+        self._calls: Calls | None = None
+
+    def move(self, session: Session | None) -> None:
+        if self._calls is not None:
+            self._calls.uninstall()
+            self._calls = None
+        if session is None or not session.recorder.on:
+            return
+        if "torch" in session.recorder.attachments:
+            raise RuntimeError(
+                "kvsan: the session hears another torch already; accepted: one simulated device at a time, entered"
+                " before attach.torch.install"
+            )
+        self._calls = install(session.recorder, self._surface)
 
 
 def surface(cuda: SimulatedCuda, library: Any = None) -> Surface:
