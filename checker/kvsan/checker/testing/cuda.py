@@ -261,7 +261,8 @@ class SimulatedStream:
         device_type: int = 1,
     ) -> None:
         cuda = self._cuda
-        cuda.call()
+        if stream_id is None:
+            cuda.call()
         self.device_index = cuda.index_of(device) if device_index is None else device_index
         self.device_type = device_type
         self.priority = min(priority, 0)

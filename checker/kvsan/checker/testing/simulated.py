@@ -4,8 +4,8 @@
         engine = Engine()                    # written for torch, no GPU in the machine
         engine.run()
 
-Where torch is not installed nothing is replaced: an engine that takes its device module as an argument is given
-`cuda`. If a session is in force (`checked()`, the pytest fixture, `KVSAN=1`) its hooks are put on the simulated classes,
+Where torch is not imported nothing is replaced: an engine that takes its device module as an argument is given `cuda`.
+If a session is in force (`checked()`, the pytest fixture, `KVSAN=1`) its hooks are put on the simulated classes,
 the same wrappers that real ones get (`attach.torch`).
 
 Names that a module took for itself before (`from torch.cuda import Stream`) are its own: name the module in `modules`,
@@ -17,10 +17,10 @@ Does not cover: tensors on the device (`device="cuda"` fails as before: take the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -51,8 +51,8 @@ def simulated_cuda(
     """The simulated device, in the place of torch's until the end.
 
     `seed`, `choices`, `choose`: see `SimulatedCuda`; no seed is that of the test (`--kvsan-seed`), else 0. `session`:
-    who hears it; the one in force if left out. `torch`: whether torch's names are replaced; if it is installed, where
-    that is left out. Raises `RuntimeError` if the session hears another torch already.
+    who hears it; the one in force if left out. `torch`: whether torch's names are replaced; if somebody has imported
+    it, where that is left out. Raises `RuntimeError` if the session hears another torch already.
     """
     found = checking.innermost()
     cuda = SimulatedCuda(
@@ -62,7 +62,7 @@ def simulated_cuda(
         choose=choose,
     )
     patches = Patches()
-    library: Any = import_module("torch") if torch or (torch is None and find_spec("torch") is not None) else None
+    library: Any = import_module("torch") if torch or (torch is None and "torch" in sys.modules) else None
     hearing = _Hearing(cuda, library)
     try:
         hearing.move(session or current())
