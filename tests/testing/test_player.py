@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from kvsan.checker.online import Online
@@ -67,7 +67,7 @@ def test_the_catalogue(name: str) -> None:
     design = load(name)
     found: set[Race] = set()
     generations = set()
-    for seed in range(60):
+    for seed in range(60 if expected(design) else 12):
         player = played(design, seed, 50)
         found |= {race(hazard) for hazard in player.hazards if hazard.kind is not Kind.GEN}
         generations |= {str(hazard.later.label) for hazard in player.hazards if hazard.kind is Kind.GEN}
@@ -76,20 +76,29 @@ def test_the_catalogue(name: str) -> None:
     assert generations <= {name for name, _ in design.expected.wrong_generation}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("first", range(0, 40, 20))
-def test_random_designs_agree_with_their_proof(first: int) -> None:
+def test_random_designs_agree_with_their_proof() -> None:
+    agree(range(25))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("first", range(1000, 2000, 100))
+def test_1000_random_designs_agree_with_their_proof(first: int) -> None:
+    agree(range(first, first + 100))
+
+
+def agree(seeds: range) -> None:
     counts: Counter[bool] = Counter()
-    for seed in range(first, first + 20):
+    for seed in seeds:
         design = random_design(seed)
         verdict = verify(design)
         assert isinstance(verdict, Proved | Refuted), f"seed {seed}"
         possible = {(r.pair.kind.value, r.pair.earlier, r.pair.later) for r in verdict.findings.races}
         counts[bool(possible)] += 1
-        for number in range(4):
+        for number in range(3):
             hazards = played(design, number, 60).hazards
             found = {race(hazard) for hazard in hazards if hazard.kind is not Kind.GEN}
             assert found <= possible, f"seed {seed}, play {number}"
-    assert min(counts.values()) > 4, f"the drawing says little: {counts}"
+    assert min(counts[True], counts[False]) > len(seeds) / 6, f"the drawing says little: {counts}"
 
 
 def test_random_designs_have_threads_queues_and_more() -> None:
@@ -170,12 +179,13 @@ def test_a_generation_counts_only_where_it_is_claimed() -> None:
 # ── the state machine ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 QUICK = settings(
-    max_examples=60,
+    max_examples=30,
     stateful_step_count=20,
     deadline=None,
     database=None,
     derandomize=True,
     report_multiple_bugs=False,
+    phases=(Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),
 )
 
@@ -185,7 +195,7 @@ def test_a_safe_design_passes(name: str) -> None:
     run_state_machine_as_test(state_machine(load(name)), settings=QUICK)
 
 
-@pytest.mark.parametrize("name", ["vllm-after-46278", "shared-event-trap", "vllm-runnable-before-load-done"])
+@pytest.mark.parametrize("name", ["vllm-after-46278", "nic-writer-immediate-free"])
 def test_an_unsafe_design_is_found_and_shrunk(name: str) -> None:
     with pytest.raises(Raced) as found:
         run_state_machine_as_test(state_machine(load(name)), settings=settings(QUICK, max_examples=300))
@@ -197,7 +207,7 @@ def test_an_unsafe_design_is_found_and_shrunk(name: str) -> None:
 
 def test_there_is_a_rule_for_each_thing_that_the_host_may_do() -> None:
     machine: type[RuleBasedStateMachine] = state_machine(load("copier-symmetric"))
-    rules = {rule.function.__name__ for rule in machine().rules()}
+    rules = set(vars(machine))
     assert {"launch", "see_step", "step_not_yet", "collect", "job_load", "job_store"} <= rules
     assert {"allocate", "load_finished", "load_finished_not_yet", "request_finished"} <= rules
     assert "allocate_not_yet" not in rules  # it polls nothing
@@ -205,7 +215,7 @@ def test_there_is_a_rule_for_each_thing_that_the_host_may_do() -> None:
 
 # ── strategies ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-MANY = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def hazards_of(ops: list[Op]) -> list[Hazard]:

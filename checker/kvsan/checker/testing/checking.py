@@ -212,9 +212,9 @@ def checked(
         if judge and (failure := made.failure()) is not None:
             wrong = str(failure)
             raise failure
-    except Exception as error:
+    except BaseException as error:
         _end(made)
-        if wrong is None:
+        if wrong is None and (isinstance(error, Exception) or type(error).__name__ == "Failed"):  # pytest.fail's
             wrong = f"{type(error).__name__}: {error}"
             failure = made.failure() if judge else None
             if isinstance(failure, HazardsFound):

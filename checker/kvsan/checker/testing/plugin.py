@@ -184,7 +184,7 @@ def kvsan(request: pytest.FixtureRequest) -> Iterator[Checked]:
         item.stash[_FIXTURE] = made
         yield made
     late = made.failure()
-    if _WRONG not in item.stash and late is not None:  # it came to light after the call
+    if _WRONG not in item.stash and late is not None and made.judged().verdict.name == "racy":  # after the call
         pytest.fail(str(late), pytrace=False)
 
 
@@ -202,7 +202,7 @@ def pytest_runtest_call(item: pytest.Item) -> Any:
     made = item.stash.get(_FIXTURE, None)
     try:
         result = yield
-    except Exception as error:
+    except (Exception, pytest.fail.Exception) as error:
         item.stash[_WRONG] = f"{type(error).__name__}: {error}"
         wrong = None if made is None else made.failure()
         if wrong is not None and made is not None and made.judged().verdict.name == "racy":
@@ -246,8 +246,8 @@ class _Running:
     def ended(self, made: Checked, wrong: str | None) -> None:
         item, folder = self._item, _folder(self._item.config)
         if made is item.stash.get(_FIXTURE, None):
-            late = None if wrong is not None else made.failure()
-            wrong = item.stash.get(_WRONG, None if late is None else str(late)) if wrong is None else wrong
+            late = made.failure() if made.judged().verdict.name == "racy" else None
+            wrong = item.stash.get(_WRONG, None if late is None else str(late))
         seen = made.judged()
         counted = not (seen.idle and made.inner)
         allowed = {found.reason: found.used for found in made.session.allowed()}

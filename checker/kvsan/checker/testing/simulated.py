@@ -11,6 +11,8 @@ the same wrappers that real ones get (`attach.torch`).
 Names that a module took for itself before (`from torch.cuda import Stream`) are its own: name the module in `modules`,
 and what it holds of torch's is replaced there as well.
 
+Entered again in one session it is the same machine to kvsan: a stream of the same number is the same stream.
+
 Does not cover: tensors on the device (`device="cuda"` fails as before: take the device from a variable, and say
 `cuda.put_on_device(tensor)` of those that stand for device memory), `torch.accelerator`, graphs.
 """
