@@ -38,7 +38,9 @@ def test_other_streams_are_not_done() -> None:
 
 
 _CALLS = st.lists(
-    st.tuples(st.sampled_from(["record", "wait", "query", "sync", "stream query"]), st.integers(0, 2), st.integers(0, 3)),
+    st.tuples(
+        st.sampled_from(["record", "wait", "query", "sync", "stream query"]), st.integers(0, 2), st.integers(0, 3)
+    ),
     max_size=40,
 )
 

@@ -133,14 +133,16 @@ def parse(lines: Iterable[str], name: str = "suppressions") -> Suppressions:
     return out
 
 
-def allowance(place: str, patterns: Mapping[str, str], reason: str) -> Suppression:
+def allowance(place: str, patterns: Mapping[str, object], reason: object) -> Suppression:
     """What `allow(…)` at a place in code says. Raises `OptionsError`."""
     if not isinstance(reason, str) or not reason.strip():
         raise OptionsError(f"allow at {place} gives no reason; accepted: allow(reason='why this is no bug')")
+    said: dict[str, str] = {}
     for key, pattern in patterns.items():
         if key not in PROPERTIES or not isinstance(pattern, str) or not pattern:
             raise _unknown(f"allow at {place}", f"{key}={pattern}", key)
-    return Suppression(place, dict(patterns), reason.strip(), scoped=True)
+        said[key] = pattern
+    return Suppression(place, said, reason.strip(), scoped=True)
 
 
 def _unknown(place: str, word: str, key: str) -> OptionsError:

@@ -1,15 +1,15 @@
 """A stretch of a test whose operations are checked: `with checked() as kvsan: …`, in pytest and outside it.
 
-At its end a hazard raises `HazardsFound`, with the report; a verdict of Incomplete raises `NotChecked` with its reasons,
-unless `incomplete="accept"` was said: what was not seen never passes for Clean unasked. An exception of the body goes
-on as it is; what kvsan saw until then is added to it as a note.
+At its end a hazard raises `HazardsFound`, with the report; a verdict of Incomplete raises `NotChecked` with its
+reasons, unless `incomplete="accept"` was said: what was not seen never passes for Clean unasked. An exception of the
+body goes on as it is; what kvsan saw until then is added to it as a note.
 
-Inside, the session is the process's: `kvsan.checker.access`, `register_pool`, `allow` and `simulated_cuda` find it, from
-any thread. Opened in one another, the inner one hears what happens, and an outer one that heard nothing itself is not
-judged: so a test may open one for each example of hypothesis.
+Inside, the session is the process's: `kvsan.checker.access`, `register_pool`, `allow` and `simulated_cuda` find it,
+from any thread. Opened in one another, the inner one hears what happens, and an outer one that heard nothing itself is
+not judged: so a test may open one for each example of hypothesis.
 
-Relies on `session.scoped`. Does not cover: child processes (they have `KVSAN=1`), and two tests at once in the threads of
-one process (a session hears the whole process).
+Relies on `session.scoped`. Does not cover: child processes (they have `KVSAN=1`), and two tests at once in the threads
+of one process (a session hears the whole process).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 FAIL: Literal["fail"] = "fail"
 ACCEPT: Literal["accept"] = "accept"
+QUIET = Options(log_path=os.devnull, incident=0.0)
 SHOWN = 5
 """Hazards that a failure's text has in full; the rest are counted."""
 
@@ -68,7 +69,7 @@ class Host(Protocol):
 class Settings:
     """What `checked()` uses where it is not told."""
 
-    options: Options = Options(log_path=os.devnull, incident=0.0)
+    options: Options = QUIET
     """The report of a test is its failure: it is said once, there. Incidents are for runs of days."""
     incomplete: Literal["fail", "accept"] = FAIL
     seed: object = 0
@@ -76,7 +77,7 @@ class Settings:
 
 @dataclass(slots=True, eq=False)
 class Checked:
-    """What `checked()` gives. `devices` are the simulated ones that were made in it, `notes` what replays it besides."""
+    """What `checked()` gives. `devices`: the simulated ones that were made in it; `notes`: what replays it besides."""
 
     session: Session
     incomplete: Literal["fail", "accept"] = FAIL
@@ -173,7 +174,7 @@ def innermost() -> Checked | None:
 
 def _host() -> Host | None:
     plugin: Any = sys.modules.get(_PLUGIN)  # never imported from here: outside pytest there is none
-    return None if plugin is None else plugin.running()  # type: ignore[no-any-return]
+    return None if plugin is None else plugin.running()
 
 
 @contextmanager

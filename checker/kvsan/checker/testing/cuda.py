@@ -26,7 +26,8 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from kvsan.checker.testing.timeline import Past, Timeline
 
@@ -39,7 +40,8 @@ _NOT_TIMED = "Both events must be created with argument 'enable_timing=True'."
 _NOT_DONE = "Both events must be completed before calculating elapsed time."
 
 
-class Device(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Device:
     """Stands for `torch.device` where there is no torch."""
 
     type: str
@@ -109,7 +111,8 @@ class SimulatedCuda:
 
             _cuda = cuda
 
-        self.Stream, self.Event = Stream, Event
+        self.Stream: Any = Stream
+        self.Event: Any = Event
 
     @property
     def choices(self) -> str:

@@ -1,12 +1,11 @@
-"""A hypothesis state machine of a design: for a safe one it passes, of an unsafe one hypothesis finds the race and shrinks it.
+"""A hypothesis state machine of a design: a safe one passes, of an unsafe one hypothesis finds and shrinks the race.
 
     from kvsan.model.designs import load
     TestDesign = state_machine(load("vllm-after-47653"), blocks=3).TestCase     # pytest and unittest run it
 
-One rule for each thing that the host may do (`player.Move`): each scheduler rule of the design with the block that it is
-applied to, each poll that may answer "not yet", launching a step, seeing one complete, each other thread's job, taking
-what other threads have published. The invariant is that there is no hazard.
-
+One rule for each thing that the host may do (`player.Move`): each scheduler rule of the design with the block that it
+is applied to, each poll that may answer "not yet", launching a step, seeing one complete, each other thread's job,
+taking what other threads have published. The invariant is that there is no hazard.
     machine = state_machine(design); run_state_machine_as_test(machine, settings=settings(stateful_step_count=20))
 
 A race that needs more steps than `stateful_step_count` (50 by default) is not found: passing is a test, `kvsan design
@@ -36,7 +35,8 @@ def state_machine(design: Design, blocks: int = 3, *, run_ahead: int = RUN_AHEAD
 
     def add(name: str, act: Callable[..., None], when: Callable[[Any], Any], **drawn: Any) -> None:
         act.__name__ = name = _identifier(name, body)
-        body[name] = precondition(when)(rule(**drawn)(act))
+        acts: Any = rule(**drawn)
+        body[name] = precondition(when)(acts(act))
 
     add("launch", _launch, lambda self: self.player.may_launch(), **_of_launch(probe))
     for each in design.rules:

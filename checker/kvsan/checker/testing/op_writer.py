@@ -35,7 +35,17 @@ from kvsan.model.ops import (
     Wait,
 )
 
-_WORDS = (*(("access",) * 12), *(("record",) * 4), *(("wait",) * 4), "sync", "poll", "put", "get", *("life",) * 3, "drop")
+_WORDS = (
+    *(("access",) * 12),
+    *(("record",) * 4),
+    *(("wait",) * 4),
+    "sync",
+    "poll",
+    "put",
+    "get",
+    *("life",) * 3,
+    "drop",
+)
 _SHAPES: tuple[Literal["write", "read", "copy", "update"], ...] = ("write", "read", "copy", "update")
 _ORDERS: tuple[Source, ...] = ("stream", "stream", "stream", "any", "call")
 SHARED = 4

@@ -1,11 +1,11 @@
 """Plays a design's host on N blocks, one choice after the other, and checks what it issues.
 
 What a run leaves open and the checker does not cover by itself is what the host sees and does: which rule the scheduler
-applies to which block, when a step is launched, what polls answer, when other threads act. Each such choice is a `Move`;
-device timing needs none, since a hazard is a pair that some timing of this very issue order lets overlap.
+applies to which block, when a step is launched, what polls answer, when other threads act. Each such choice is a
+`Move`; device timing needs none, since a hazard is a pair that some timing of this very issue order lets overlap.
 
-What is issued, and so every fence, is the shipped engine's own (`kvsan.runtime.issue.Issuer`); here is only a device that
-writes down what it is told and answers polls as the move says. A poll says "not yet" only where a device could
+What is issued, and so every fence, is the shipped engine's own (`kvsan.runtime.issue.Issuer`); here is only a device
+that writes down what it is told and answers polls as the move says. A poll says "not yet" only where a device could
 (`timeline`). A rule needs its poll to answer yes; a poll that says no changes nothing but what the log holds.
 
 Between two items of a step other threads act if the move says so (`between`). Not played: other threads between two
@@ -29,7 +29,7 @@ from kvsan.checker.online import Online
 from kvsan.checker.report.page import Page
 from kvsan.checker.report.text import describe
 from kvsan.checker.testing.timeline import Past, Timeline
-from kvsan.model.design import ANY, Claim, Design, Item, Rule, Seen, Submit, Work
+from kvsan.model.design import ANY, Claim, Design, Item, Seen, Submit, Work
 from kvsan.model.design.check import pending
 from kvsan.model.design.sound import OTHER_POOL
 from kvsan.model.hazard import Hazard, Kind
@@ -64,10 +64,10 @@ RUN_AHEAD = 4
 class Move:
     """One choice of the host.
 
-    `rule`: the scheduler applies rule `of` to `block`, each poll answers yes. `not-yet`: it tries, and a poll answers no.
-    `launch`: a step, with the `order`-th permutation of what has no fixed order, other threads doing the jobs `between`
-    its items. `see`, `unseen`: the oldest step in flight is polled and is, or is not, done. `job`: another thread does the
-    oldest job of that work. `collect`: the scheduler takes what other threads have published.
+    `rule`: the scheduler applies rule `of` to `block`, each poll answers yes. `not-yet`: it tries, and a poll answers
+    no. `launch`: a step, with the `order`-th permutation of what has no fixed order, other threads doing the jobs
+    `between` its items. `see`, `unseen`: the oldest step in flight is polled and is, or is not, done. `job`: another
+    thread does the oldest job of that work. `collect`: the scheduler takes what other threads have published.
 
     As text: the parts with `/` between, names quoted as in a URL; a schedule is moves with blanks between.
     """
@@ -162,6 +162,7 @@ class Player:
         self._issuer = Issuer(design, self._tape, self._flight, self._bodies, order=self._permuted)
         self.cells = _Cells(self, blocks, self._flight, self._tape.host("host"))
         self._issuer.of(self.cells)
+        self._truth = _guards(design)
         self.orders = math.prod(math.factorial(len(group)) for group in _groups(design))
         """How many orders of a step the design leaves open."""
 
@@ -174,7 +175,12 @@ class Player:
 
     def able(self, rule: str) -> list[int]:
         """The blocks to which the rule applies if its polls answer yes."""
-        return self._allowed(self._rules[rule]).tolist()  # type: ignore[no-any-return]
+        truth = self._truth[rule]
+        here = [block for block, code in enumerate(self.cells.code.tolist()) if truth[code]]
+        if not here or not self._rules[rule].needs:
+            return here
+        allowed: list[int] = self.cells.allowed(self._rules[rule], np.array(here, np.int64)).tolist()
+        return allowed
 
     def unsure(self, rule: str) -> list[int]:
         """The blocks of `able` of which a poll may also answer no."""
@@ -286,9 +292,6 @@ class Player:
             case _:
                 return self.may_collect()
 
-    def _allowed(self, rule: Rule) -> Ids:
-        return self.cells.allowed(rule, np.arange(len(self.cells)))
-
     def _between(self) -> None:
         """A point of a step at which another thread may act."""
         if self._due:
@@ -342,6 +345,12 @@ def _groups(design: Design) -> list[list[Item]]:
 def _table(design: Design) -> Table:
     """A table is filled once and never changes; hypothesis plays one design thousands of times."""
     return Table(design)
+
+
+@lru_cache(maxsize=16)
+def _guards(design: Design) -> dict[str, list[bool]]:
+    """Rule → whether its guard holds, for each state: asked of every rule at every move."""
+    return {rule.name: _table(design).truth(rule.when).tolist() for rule in design.rules}
 
 
 class _Cells(Cells):

@@ -6,8 +6,8 @@
     @pytest.mark.kvsan(halt_on_error=True, incomplete="accept")
     def test_other(kvsan): ...
 
-A test fails when its call has ended, with the report and nothing else as its text; if it failed by itself, the report is
-a section of that failure. What comes to light later, while fixtures are taken down, is an error of the teardown. A
+A test fails when its call has ended, with the report and nothing else as its text; if it failed by itself, the report
+is a section of that failure. What comes to light later, while fixtures are taken down, is an error of the teardown. A
 verdict of Incomplete fails too (`kvsan_incomplete=accept` takes it): a test that was meant to check and saw nothing is
 no test.
 
@@ -17,8 +17,9 @@ last; the last one counts. What is wrong there is a usage error of pytest, one l
 `--kvsan-trace-dir DIR` keeps, of each test that failed, the trace and a text with the report and what replays it; the
 names hold the test and the worker of xdist, so that several processes share a folder.
 
-Relies on nothing: pytest imports this in every run on the machine, so it loads neither numpy, torch nor the rest of kvsan
-until a test asks for it (a test looks). Does not cover: child processes of a test, two tests at once in one process.
+Relies on nothing: pytest imports this in every run on the machine, so it loads neither numpy, torch nor the rest of
+kvsan until a test asks for it (a test looks). Does not cover: child processes of a test, two tests at once in one
+process.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """A wrong marker is seen before any test runs; a marked test has the fixture without naming it."""
     for item in items:
         if item.get_closest_marker("kvsan") is not None:
-            _usage(lambda item=item: _read(config, _markers(item)))  # type: ignore[misc]
+            _usage(lambda item=item: _read(config, _markers(item)))
             names = getattr(item, "fixturenames", None)
             if names is not None and "kvsan" not in names:
                 names.append("kvsan")
@@ -320,7 +321,7 @@ _WORST = ("racy", "incomplete", "clean")
 
 def _count(item: pytest.Item, verdict: str, allowed: dict[str, int]) -> None:
     """Kept as a property of the test, which xdist brings to where the summary is printed."""
-    said = next((json.loads(value) for name, value in item.user_properties if name == _PROPERTY), None)
+    said = next((json.loads(str(value)) for name, value in item.user_properties if name == _PROPERTY), None)
     if said is not None:
         item.user_properties[:] = [pair for pair in item.user_properties if pair[0] != _PROPERTY]
         verdict = min(verdict, said["verdict"], key=_WORST.index)
