@@ -6,6 +6,7 @@
 One rule for each thing that the host may do (`player.Move`): each scheduler rule of the design with the block that it
 is applied to, each poll that may answer "not yet", launching a step, seeing one complete, each other thread's job,
 taking what other threads have published. The invariant is that there is no hazard.
+
     machine = state_machine(design); run_state_machine_as_test(machine, settings=settings(stateful_step_count=20))
 
 A race that needs more steps than `stateful_step_count` (50 by default) is not found: passing is a test, `kvsan design
