@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,10 @@ from kvsan.checker import access, allow, register_pool
 from kvsan.checker.options import Options, OptionsError
 from kvsan.checker.report.session import summary
 from kvsan.checker.session import Session, current, start
+from kvsan.checker.suppressions import allowance
 from kvsan.checker.testing import HazardsFound, NotChecked, checked, simulated_cuda
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def engine(cuda: Any, *, fenced: bool, blocks: tuple[int, ...] = (1, 2)) -> None:
@@ -224,14 +230,36 @@ def test_without_a_session_it_does_nothing() -> None:
         pass
 
 
-def test_in_debug_mode(tmp_path: Any) -> None:
-    """A session that is no test's: GEN and BATCH are allowed and forgiven as races are."""
+DEBUG = """
+from contextlib import nullcontext
+from kvsan.checker import allow, session
+debug = session.start(session.Options(incident=0))
+recorder = debug.recorder
+recorder.pool("gpu", 8)
+one, two = recorder.stream(0, 0x10, name="compute"), recorder.stream(0, 0x20, name="load")
+recorder.access("forward", on=one, reads={"gpu": [1, 2]})
+with allow(reason="issue 7") if ALLOWED else nullcontext():
+    recorder.access("load", on=two, writes={"gpu": [1, 2]})
+"""
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_in_debug_mode(allowed: bool) -> None:
+    """The process's own session: it ends as if there had been no hazard, and says so."""
+    code = DEBUG.replace("ALLOWED", str(allowed))
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / each) for each in ("model", "runtime", "checker"))}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if allowed else 66)
+    assert ("allowed: 2 blocks by <string>:9: (issue 7)" in done.stderr) == allowed
+    assert ("WAR on gpu 1-2" in done.stderr) != allowed
+
+
+def test_what_needs_no_order_is_allowed_too() -> None:
+    """A batch that names a block twice: allowed, then looked at again."""
     session = Session(Options(log_path=os.devnull, incident=0))
     recorder = session.recorder
     recorder.pool("gpu", 4)
     load = recorder.stream(0, 0x10, name="load")
-    from kvsan.checker.suppressions import allowance
-
     with session.allowing(allowance("here:1", {"kind": "BATCH"}, "a batch")):
         recorder.access("copy", on=load, writes={"gpu": [1, 1]}, batch=True)
     assert session.summary().verdict.name == "clean"

@@ -63,5 +63,11 @@ _HOME = {name: module for module, names in _HOMES.items() for name in names}
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"kvsan.checker.{_HOME[name]}"), name)
+    try:
+        module = import_module(f"kvsan.checker.{_HOME[name]}")
+    except ModuleNotFoundError as error:
+        if error.name != "hypothesis":
+            raise
+        raise ImportError(f"{name} needs hypothesis: pip install 'kvsan[testing]'") from error
+    value = globals()[name] = getattr(module, name)
     return value
