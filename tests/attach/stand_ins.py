@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from kvsan.checker.attach.torch import Surface
-from kvsan.checker.testing.cuda import SimulatedCuda, SimulatedEvent, SimulatedStream
+from kvsan.checker.testing.cuda import SimulatedCuda
+from kvsan.checker.testing.streams import SimulatedEvent, SimulatedStream
 from kvsan.model.ops import Op, Stream, Sync
 
 

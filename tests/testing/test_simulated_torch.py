@@ -64,10 +64,10 @@ def test_what_a_module_took_for_itself_is_replaced_where_it_is_named() -> None:
     module = ModuleType("engine")
     module.Stream, module.other = torch.cuda.Stream, torch.cuda.Stream  # type: ignore[attr-defined]
     with simulated_cuda(modules=(module,)) as cuda:
-        assert module.Stream is module.other is cuda.Stream  # type: ignore[attr-defined]
-    assert module.Stream is torch.cuda.Stream  # type: ignore[attr-defined]
+        assert module.Stream is module.other is cuda.Stream
+    assert module.Stream is torch.cuda.Stream
     with simulated_cuda():
-        assert module.Stream is not torch.cuda.Stream  # type: ignore[attr-defined]
+        assert module.Stream is not torch.cuda.Stream
 
 
 def test_synchronize_is_heard_however_it_was_taken() -> None:

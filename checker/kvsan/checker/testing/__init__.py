@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from kvsan.checker.testing.checking import Checked, HazardsFound, NotChecked, checked
     from kvsan.checker.testing.cuda import SimulatedCuda
     from kvsan.checker.testing.machine import state_machine
-    from kvsan.checker.testing.player import Move, Player, Raced, play
+    from kvsan.checker.testing.moves import Move
+    from kvsan.checker.testing.player import Player, Raced, play
     from kvsan.checker.testing.random_designs import random_design
     from kvsan.checker.testing.simulated import simulated_cuda
     from kvsan.checker.testing.strategies import Request, designs, host_schedules, op_streams, workloads
@@ -52,7 +53,8 @@ _HOMES = {
     "testing.checking": ("Checked", "HazardsFound", "NotChecked", "checked"),
     "testing.cuda": ("SimulatedCuda",),
     "testing.machine": ("state_machine",),
-    "testing.player": ("Move", "Player", "Raced", "play"),
+    "testing.moves": ("Move",),
+    "testing.player": ("Player", "Raced", "play"),
     "testing.random_designs": ("random_design",),
     "testing.simulated": ("simulated_cuda",),
     "testing.strategies": ("Request", "designs", "host_schedules", "op_streams", "workloads"),

@@ -3,7 +3,7 @@
     from kvsan.model.designs import load
     TestDesign = state_machine(load("vllm-after-47653"), blocks=3).TestCase     # pytest and unittest run it
 
-One rule for each thing that the host may do (`player.Move`): each scheduler rule of the design with the block that it
+One rule for each thing that the host may do (`moves.Move`): each scheduler rule of the design with the block that it
 is applied to, each poll that may answer "not yet", launching a step, seeing one complete, each other thread's job,
 taking what other threads have published. The invariant is that there is no hazard.
 
@@ -22,7 +22,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kvsan.checker.testing.player import RUN_AHEAD, Move, Player
+from kvsan.checker.testing.moves import Move
+from kvsan.checker.testing.player import RUN_AHEAD, Player
 from kvsan.model.design import Design, Seen
 
 BETWEEN = 4

@@ -18,102 +18,29 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
-from urllib.parse import quote, unquote
+from typing import Any
 
 import numpy as np
 
 from kvsan.checker.online import Online
 from kvsan.checker.report.page import Page
 from kvsan.checker.report.text import describe
-from kvsan.checker.testing.timeline import Past, Timeline
+from kvsan.checker.testing.moves import Move
+from kvsan.checker.testing.tape import Tape
 from kvsan.model.design import ANY, Claim, Design, Item, Seen, Submit, Work
 from kvsan.model.design.check import pending
 from kvsan.model.design.sound import OTHER_POOL
 from kvsan.model.hazard import Hazard, Kind
-from kvsan.model.ops import (
-    Access,
-    Alloc,
-    Blocks,
-    Drop,
-    Free,
-    Get,
-    Op,
-    Poll,
-    Put,
-    Record,
-    Stream,
-    Sync,
-    Touch,
-    Wait,
-)
+from kvsan.model.ops import Access, Blocks, Op, Stream
 from kvsan.runtime.cells import Cells
 from kvsan.runtime.device import Ids
 from kvsan.runtime.flight import Flight
 from kvsan.runtime.issue import Face, Issuer
 from kvsan.runtime.table import Codes, Table, Truth
 
-What = Literal["rule", "not-yet", "launch", "see", "unseen", "job", "collect"]
 RUN_AHEAD = 4
 """Steps in flight where a design allows any number: more than its blocks can tell apart in a short play."""
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """One choice of the host.
-
-    `rule`: the scheduler applies rule `of` to `block`, each poll answers yes. `not-yet`: it tries, and a poll answers
-    no. `launch`: a step, with the `order`-th permutation of what has no fixed order, other threads doing the jobs
-    `between` its items. `see`, `unseen`: the oldest step in flight is polled and is, or is not, done. `job`: another
-    thread does the oldest job of that work. `collect`: the scheduler takes what other threads have published.
-
-    As text: the parts with `/` between, names quoted as in a URL; a schedule is moves with blanks between.
-    """
-
-    what: What
-    of: str = ""
-    block: int = 0
-    order: int = 0
-    between: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        match self.what:
-            case "rule" | "not-yet":
-                return f"{self.what}/{quote(self.of, safe='')}/{self.block}"
-            case "job":
-                return f"job/{quote(self.of, safe='')}"
-            case "launch":
-                parts = ["launch"]
-                if self.order or self.between:
-                    parts.append(str(self.order))
-                return "/".join([*parts, *(quote(job, safe="") for job in self.between)])
-            case _:
-                return self.what
-
-    @classmethod
-    def parse(cls, text: str) -> Move:
-        """Raises `ValueError`."""
-        what, *rest = text.split("/")
-        names = [unquote(part) for part in rest]
-        try:
-            if what in ("rule", "not-yet"):
-                name, block = names
-                return cls("rule" if what == "rule" else "not-yet", name, int(block))
-            if what == "job":
-                (name,) = names
-                return cls("job", name)
-            if what == "launch":
-                return cls("launch", order=int(names[0]) if names else 0, between=tuple(names[1:]))
-            if what in ("see", "unseen", "collect") and not names:
-                return cls(what)  # type: ignore[arg-type]  # one of the three
-        except ValueError:
-            pass
-        raise ValueError(
-            f"{text!r} is no move; accepted: rule/NAME/BLOCK, not-yet/NAME/BLOCK, launch[/ORDER[/JOB…]], see, unseen,"
-            " job/NAME, collect"
-        )
 
 
 class Raced(AssertionError):  # noqa: N818 - a finding
@@ -154,7 +81,7 @@ class Player:
         self._on_op = on_op
         self._online = Online(self.pools, self.streams)
         self._ignored = set() if Claim.RIGHT_GENERATION in design.claims else {Kind.GEN}
-        self._tape = _Tape(self._emit, self._between)
+        self._tape = Tape(self._emit, self._between)
         self._flight = Flight()
         self._bodies = _Bodies(self)
         self._order = 0
@@ -423,100 +350,3 @@ def _access(
         planned=planned,
         step=step,
     )
-
-
-class _Tape:
-    """A device that writes down what it is told. Polls answer `answer` where both answers are possible."""
-
-    name = "tape"
-
-    def __init__(self, emit: Callable[[Op], None], turns: Callable[[], None]) -> None:
-        self.emit, self.turns = emit, turns
-        self.answer = True
-        self.only: str | None = None
-        self.queues: dict[str, deque[tuple[str, Any]]] = {}
-        self.timeline = Timeline()
-        self.captured: dict[str, Past] = {}
-        self.tokens = 0
-
-    def memory(self, pool: str, shape: tuple[int, ...], *, host: bool) -> Any:
-        raise NotImplementedError("a play has no memory")
-
-    def host(self, name: str) -> _Host:
-        return _Host(self, name)
-
-    def stream(self, name: str, *, side: bool) -> None: ...
-
-    def thread(self, name: str, turn: Callable[[], bool]) -> None: ...
-
-    def close(self) -> None: ...
-
-    def may_be_running(self, event: str) -> bool:
-        past = self.captured.get(event)
-        return past is not None and not self.timeline.must_be_done(past)
-
-
-class _Host:
-    """One host thread of it."""
-
-    def __init__(self, tape: _Tape, name: str) -> None:
-        self._tape, self.name = tape, name
-
-    def record(self, stream: str, event: str) -> None:
-        self._tape.captured[event] = self._tape.timeline.record(stream)
-        self._tape.emit(Record(self.name, stream, event))
-
-    def wait(self, stream: str, event: str) -> None:
-        self._tape.timeline.wait(stream, self._tape.captured.get(event, {}))
-        self._tape.emit(Wait(self.name, stream, event))
-
-    def query(self, event: str) -> bool:
-        done = self._tape.answer or not self._tape.may_be_running(event)
-        if done:
-            self._tape.timeline.finish(self._tape.captured.get(event, {}))
-        self._tape.emit(Poll(self.name, event, done))
-        return done
-
-    def sync(self, event: str) -> None:
-        self._tape.timeline.finish(self._tape.captured.get(event, {}))
-        self._tape.emit(Sync(self.name, event))
-
-    def drop(self, event: str) -> None:
-        self._tape.captured.pop(event, None)
-        self._tape.emit(Drop(self.name, event))
-
-    def copy(self, stream: str, copy: Any) -> None:
-        raise NotImplementedError("a play issues accesses only")
-
-    def launch(self, stream: str, kernel: Any) -> None:
-        raise NotImplementedError("a play issues accesses only")
-
-    def work(self, kernel: Any) -> None:
-        raise NotImplementedError("a play issues accesses only")
-
-    def put(self, queue: str, item: Any) -> None:
-        tape = self._tape
-        tape.tokens += 1
-        token = f"{queue}#{tape.tokens}"
-        tape.queues.setdefault(queue, deque()).append((token, item))
-        tape.emit(Put(self.name, token))
-
-    def get(self, queue: str) -> Any:
-        tape = self._tape
-        waiting = tape.queues.get(queue)
-        if not waiting or (tape.only is not None and queue != tape.only):
-            return None
-        token, item = waiting.popleft()
-        tape.emit(Get(self.name, token))
-        return item
-
-    def alloc(self, pool: str, blocks: Ids) -> None:
-        self._tape.emit(Alloc(self.name, pool, Blocks.of(blocks.tolist())))
-
-    def free(self, pool: str, blocks: Ids) -> None:
-        self._tape.emit(Free(self.name, pool, Blocks.of(blocks.tolist())))
-
-    def touch(self, pool: str, blocks: Ids) -> None:
-        self._tape.emit(Touch(self.name, pool, Blocks.of(blocks.tolist())))
-
-    def plan(self, pool: str, blocks: Ids) -> None: ...

@@ -37,7 +37,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from kvsan.checker.options import Options
     from kvsan.checker.testing.checking import Checked, Settings
 
 OPTIONS = (
@@ -59,7 +58,6 @@ OWN = {
     "trace_dir": "folder that keeps the trace and the replay of each failure",
 }
 
-_MADE = pytest.StashKey["list[Checked]"]()
 _FIXTURE = pytest.StashKey["Checked"]()
 _WRONG = pytest.StashKey[str]()
 _COUNTS = pytest.StashKey["_Counts"]()
@@ -85,91 +83,40 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     counts = config.stash[_COUNTS] = _Counts()
     config.pluginmanager.register(_Summary(counts), "kvsan-summary")
-    if any(_said(config, name) is not None for name in (*OPTIONS, *OF_A_PROCESS, *OWN, "options")):
-        _usage(lambda: _read(config, ()))
+    if any(said(config, name) is not None for name in (*OPTIONS, *OF_A_PROCESS, *OWN, "options")):
+        _usage(config)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A wrong marker is seen before any test runs; a marked test has the fixture without naming it."""
     for item in items:
         if item.get_closest_marker("kvsan") is not None:
-            _usage(lambda item=item: _read(config, _markers(item)))
+            _usage(config, _markers(item))
             names = getattr(item, "fixturenames", None)
             if names is not None and "kvsan" not in names:
                 names.append("kvsan")
 
 
-def _said(config: pytest.Config, name: str) -> Any:
+def said(config: pytest.Config, name: str) -> Any:
+    """What the command line says of an option, else the ini file; `None` if neither does."""
     if name == "options":
         return config.getoption("kvsan_options", None)
     found = config.getoption(f"kvsan_{name}", None) if name in OWN else None
     return config.getini(f"kvsan_{name}") if found is None else found
 
 
-def _usage(read: Any) -> None:
+def _usage(config: pytest.Config, markers: tuple[pytest.Mark, ...] = ()) -> None:
     from kvsan.checker.options import OptionsError
+    from kvsan.checker.testing.told import read
 
     try:
-        read()
+        read(config, markers)
     except OptionsError as error:
         raise pytest.UsageError(f"kvsan: {error}") from None
 
 
 def _markers(item: pytest.Item) -> tuple[pytest.Mark, ...]:
     return tuple(reversed(list(item.iter_markers("kvsan"))))  # the closest last
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What was said for a test."""
-
-    options: Options
-    incomplete: Any
-    seed: str
-
-
-def _read(config: pytest.Config, markers: tuple[pytest.Mark, ...]) -> _Told:
-    """Raises `OptionsError`."""
-    from kvsan.checker import options as opts
-
-    values: dict[str, object] = {"log_path": os.devnull, "incident": 0.0}
-    environment = opts.given(os.environ.get(opts.OPTIONS, ""))
-    values |= {key: value for key, value in environment.items() if key in OPTIONS}
-    own = {"incomplete": "fail", "seed": "0"}
-    for name in (*OPTIONS, *OF_A_PROCESS):
-        text = config.getini(f"kvsan_{name}")
-        if text is not None:
-            _of_a_test(name, f"ini kvsan_{name}")
-            values[name] = opts.one(name, str(text), f"ini kvsan_{name}")
-    given = config.getoption("kvsan_options", None)
-    for name, value in opts.given(given or "", "--kvsan-options").items():
-        _of_a_test(name, "--kvsan-options")
-        values[name] = value
-    own |= {name: str(text) for name in own if (text := _said(config, name)) is not None}
-    for mark in markers:
-        if mark.args:
-            raise opts.OptionsError(
-                f"marker kvsan has {mark.args[0]!r} without a name; accepted: @pytest.mark.kvsan(option=…)"
-            )
-        for name, value in mark.kwargs.items():
-            text = str(int(value)) if isinstance(value, bool) else str(value)
-            if name in own:
-                own[name] = text
-            else:
-                _of_a_test(name, "marker kvsan")
-                values[name] = opts.one(name, text, "marker kvsan")
-    if own["incomplete"] not in ("fail", "accept"):
-        raise opts.OptionsError(f'kvsan_incomplete is "{own["incomplete"]}"; accepted: fail or accept')
-    return _Told(opts.Options(**values), own["incomplete"], own["seed"])  # type: ignore[arg-type]
-
-
-def _of_a_test(name: str, where: str) -> None:
-    from kvsan.checker.options import OptionsError
-
-    if name in OF_A_PROCESS:
-        raise OptionsError(
-            f'{where} has "{name}", which is of a process: {OF_A_PROCESS[name]}; accepted: {", ".join(OPTIONS)}'
-        )
 
 
 # ── a test ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -227,9 +174,10 @@ class _Running:
         from dataclasses import replace
 
         from kvsan.checker.testing.checking import Settings
+        from kvsan.checker.testing.told import read
 
         config, item = self._item.config, self._item
-        told = _read(config, _markers(item))
+        told = read(config, _markers(item))
         options, folder = told.options, _folder(config)
         if folder is not None and not options.trace:
             folder.mkdir(parents=True, exist_ok=True)
@@ -285,11 +233,11 @@ def running() -> _Running | None:
 
 
 def _folder(config: pytest.Config) -> Path | None:
-    said = _said(config, "trace_dir")
-    if not said:
+    where = said(config, "trace_dir")
+    if not where:
         return None
     given = config.getoption("kvsan_trace_dir", None) is not None
-    return Path(config.invocation_params.dir if given else config.rootpath, said)
+    return Path(config.invocation_params.dir if given else config.rootpath, where)
 
 
 def _worker(before: str) -> str:
