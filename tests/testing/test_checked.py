@@ -120,6 +120,14 @@ def test_options_are_those_of_debug_mode(tmp_path: Any) -> None:
         racy(incomplete="perhaps")
 
 
+def test_a_child_of_a_watched_process_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reports go where those of a test go: nowhere, and not to `/dev/null.123`."""
+    monkeypatch.setenv("KVSAN_FIRST_PROCESS", "1")
+    with pytest.raises(HazardsFound):
+        racy()
+    assert not Path(f"{os.devnull}.{os.getpid()}").exists()
+
+
 def test_it_is_the_session_that_start_gives() -> None:
     assert current() is None
     with checked(incomplete="accept") as kvsan:
