@@ -14,7 +14,7 @@ import pytest
 from kvsan.checker import access, allow, register_pool
 from kvsan.checker.options import Options, OptionsError
 from kvsan.checker.report.session import summary
-from kvsan.checker.session import Session, current, start
+from kvsan.checker.session import Session, current, start, start_if_asked
 from kvsan.checker.suppressions import allowance
 from kvsan.checker.testing import HazardsFound, NotChecked, checked, simulated_cuda
 
@@ -131,8 +131,9 @@ def test_a_child_of_a_watched_process_leaves_no_file(monkeypatch: pytest.MonkeyP
 def test_it_is_the_session_that_start_gives() -> None:
     assert current() is None
     with checked(incomplete="accept") as kvsan:
-        assert start() is current() is kvsan.session
+        assert start() is start_if_asked() is current() is kvsan.session
     assert current() is None
+    assert start_if_asked() is None
 
 
 def test_two_torches_in_one_session_are_refused() -> None:

@@ -64,7 +64,10 @@ def test_answers_are_those_of_some_device(calls: list[tuple[str, int, int]], see
             last[on], captured[which] = before[item], before[item]
         elif what == "wait":
             event.wait(streams[on])
-            last[on] = last[on] | captured.get(which, set())
+            if which in captured:  # else there is nothing to wait for, and no call
+                item = len(before)
+                before[item] = last[on] | captured[which] | {item}
+                last[on] = before[item]
         elif what == "sync":
             event.synchronize()
             known |= captured.get(which, set())

@@ -59,7 +59,7 @@ class BySite:
     """Hazards by site pair."""
 
     def __init__(self, suppressions: Suppressions | None = None) -> None:
-        self.suppressions = suppressions or Suppressions()
+        self.suppressions = Suppressions() if suppressions is None else suppressions
         self._found: dict[tuple[str, ...], Finding] = {}
         self._others: dict[int, Finding] = {}  # by suppression (0: none): what found no room in `_found`
 

@@ -73,9 +73,10 @@ class Session:
         """Provenance for the header: engine, version, device."""
         self.check: LiveCheck | None = None
         self.log = Log(self.options.log_path)
-        self._suppressions = suppressions or (
-            known.read(self.options.suppressions) if self.options.suppressions else Suppressions()
-        )
+        if suppressions is None:
+            path = self.options.suppressions
+            suppressions = known.read(path) if path else Suppressions()
+        self._suppressions = suppressions
         self.ops: Callable[[], int] | None = None
         """How many lines there are, where they do not pass through the recorder."""
         self._closers: list[Callable[[], None]] = []
@@ -177,11 +178,13 @@ class Session:
     def allowing(self, line: Suppression) -> Iterator[None]:
         """While it is open, hazards that the line matches are counted under it (`attach.allowing`)."""
         with self.recorder.lock:
+            self.recorder.settle_up()  # what was issued before is none of its business
             line = self._suppressions.enter(line)
         try:
             yield
         finally:
             with self.recorder.lock:
+                self.recorder.settle_up()
                 self._suppressions.leave(line)
 
     def allowed(self) -> list[Suppression]:
@@ -368,9 +371,11 @@ def start(options: Options | None = None) -> Session:
 
 
 def start_if_asked() -> Session | None:
-    """Starts the session if `KVSAN` says so. Options that cannot be understood end the process, with status 2."""
+    """Starts the session if `KVSAN` says so; in a checked stretch of a test, its session. Options that cannot be
+    understood end the process, with status 2.
+    """
     try:
-        return start() if opts.switched_on() else None
+        return start() if _scoped or opts.switched_on() else None
     except opts.OptionsError as error:
         print(f"kvsan: {error}", file=sys.stderr, flush=True)
         raise SystemExit(2) from None

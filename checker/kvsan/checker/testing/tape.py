@@ -31,6 +31,9 @@ class Tape:
     def memory(self, pool: str, shape: tuple[int, ...], *, host: bool) -> Any:
         raise NotImplementedError("a play has no memory")
 
+    def tensor(self, shape: tuple[int, ...], *, host: bool) -> Any:
+        raise NotImplementedError("a play has no memory")
+
     def host(self, name: str) -> TapeHost:
         return TapeHost(self, name)
 
