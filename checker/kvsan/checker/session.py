@@ -189,6 +189,7 @@ class Session:
 
     def allowed(self) -> list[Suppression]:
         """The allowances under which there was a hazard."""
+        self.recorder.settle_up()
         return [line for line in self._suppressions.allowed.values() if line.used]
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────
