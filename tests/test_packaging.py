@@ -141,3 +141,10 @@ def test_wheel_has_the_command(built: Built) -> None:
     parser = ConfigParser()
     parser.read_string(built.entry_points)
     assert dict(parser["console_scripts"]) == {"kvsan": "kvsan.checker.__main__:main"}
+
+
+def test_wheel_has_the_pytest_plugin(built: Built) -> None:
+    parser = ConfigParser()
+    parser.read_string(built.entry_points)
+    assert dict(parser["pytest11"]) == {"kvsan": "kvsan.checker.testing.plugin"}
+    assert "kvsan/checker/testing/plugin.py" in built.wheel

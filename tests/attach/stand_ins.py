@@ -1,13 +1,12 @@
-"""Streams and events of a few lines: what `attach.torch` hooks where there is no GPU."""
+"""Simulated streams and events as tests of the hooks want them: what `attach.torch` hooks where there is no GPU."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from kvsan.checker.attach.torch import Surface
+from kvsan.checker.testing.cuda import SimulatedCuda
+from kvsan.checker.testing.streams import SimulatedEvent, SimulatedStream
 from kvsan.model.ops import Op, Stream, Sync
 
 
@@ -49,42 +48,37 @@ class Log:
         ]
 
 
-class World:
-    """A device of stand-ins: classes to be hooked, a current stream a thread, and what may fail."""
+class World(SimulatedCuda):
+    """Simulated devices whose streams are made by handle, whose events are done unless a test says otherwise, and whose
+    every call reaches the driver (`call`), so that a test can see it, or let it fail.
+    """
 
     def __init__(self) -> None:
-        self.here = threading.local()
-        self.fails: BaseException | None = None
+        super().__init__(devices=16, choose=lambda: True)
         world = self
 
-        class FakeStream:
-            def __init__(self, handle: int, device: int = 0) -> None:
-                self.cuda_stream, self.device_index = handle, device
+        class Stream(SimulatedStream):
+            """Made by handle."""
 
-            def wait_event(self, event: Any) -> None:
-                event.wait(self)
+            _cuda = world
 
-            def wait_stream(self, other: Any) -> None:
-                self.wait_event(other.record_event())
-
-            def record_event(self, event: Any = None) -> Any:
-                event = event or world.Event()
-                event.record(self)
-                return event
+            def __init__(self, handle: int = 0, device: int = 0, **given: Any) -> None:
+                super().__init__(**{"stream_id": handle, "device_index": device} | given)
+                self.cuda_stream = handle
 
             def query(self) -> bool:
                 return True
 
-            def synchronize(self) -> None:
-                world.call()
+        class Event(SimulatedEvent):
+            """Always asks the driver."""
 
-        class FakeEvent:
+            _cuda = world
             done = True
 
-            def record(self, stream: Any = None) -> None:
+            def wait(self, stream: Any = None) -> None:
                 world.call()
 
-            def wait(self, stream: Any = None) -> None:
+            def record(self, stream: Any = None) -> None:
                 world.call()
 
             def query(self) -> bool:
@@ -94,29 +88,14 @@ class World:
             def synchronize(self) -> None:
                 world.call()
 
-            def elapsed_time(self, end: Any) -> float:
+            def elapsed_time(self, end_event: Any) -> float:
                 world.call()
                 return 1.0
 
-        self.Stream, self.Event = FakeStream, FakeEvent
+        self.Stream, self.Event = Stream, Event
         self.Graph: Any = None
-        self.default = FakeStream(0)
-        self.synchronize: Any = lambda device=None: world.call()
-
-    def call(self) -> None:
-        if self.fails is not None:
-            raise self.fails
-
-    def current_stream(self) -> Any:
-        return getattr(self.here, "stream", self.default)
-
-    @contextmanager
-    def on(self, stream: Any) -> Iterator[None]:
-        before, self.here.stream = self.current_stream(), stream
-        try:
-            yield
-        finally:
-            self.here.stream = before
+        self.default = Stream(0)
+        self.on = self.stream
 
     def surface(self, **more: Any) -> Surface:
         return Surface(

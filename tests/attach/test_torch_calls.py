@@ -629,6 +629,6 @@ def test_arguments_may_be_named(world: World, log: Log, calls: Calls) -> None:
     side, event = world.Stream(7), world.Event()
     event.record(stream=side)
     world.default.wait_event(event=event)
-    event.elapsed_time(end=event)
+    event.elapsed_time(end_event=event)
     world.synchronize(device=0)
     assert [line.split()[0] for line in log.shown()] == ["record", "wait", "poll", "poll", "sync"]

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kvsan.checker.attach.allowing import allow
     from kvsan.checker.attach.declare import access, register_pool
     from kvsan.checker.debug import debug
     from kvsan.checker.judge import Report, check, check_trace
@@ -34,6 +35,7 @@ __all__ = [
     "TraceWriter",
     "Verdict",
     "access",
+    "allow",
     "check",
     "check_trace",
     "debug",
@@ -42,6 +44,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "attach.allowing": ("allow",),
     "attach.declare": ("access", "register_pool"),
     "debug": ("debug",),
     "judge": ("Report", "check", "check_trace"),

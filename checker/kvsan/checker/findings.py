@@ -94,6 +94,13 @@ class Findings:
         """A copy of which blocks have raced."""
         return self._raced[pool].copy()
 
+    def forgive(self, hazard: Hazard) -> None:
+        """The blocks of a hazard that was allowed are looked at again from the next op on."""
+        kind = hazard.kind
+        marks = self._shown.get((kind, hazard.pool)) if kind in (Kind.BATCH, Kind.GEN) else self._raced[hazard.pool]
+        if marks is not None:
+            marks.clear(ids(hazard.blocks))
+
     def remember(self, op: int, what: Access | Alloc) -> None:
         """Keeps the words of an access, or what an alloc handed out."""
         if isinstance(what, Access):

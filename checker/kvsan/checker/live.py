@@ -59,17 +59,18 @@ class BySite:
     """Hazards by site pair."""
 
     def __init__(self, suppressions: Suppressions | None = None) -> None:
-        self.suppressions = suppressions or Suppressions()
+        self.suppressions = Suppressions() if suppressions is None else suppressions
         self._found: dict[tuple[str, ...], Finding] = {}
         self._others: dict[int, Finding] = {}  # by suppression (0: none): what found no room in `_found`
 
     def add(self, hazard: Hazard) -> Finding | None:
         """The finding, if it is new, or certain for the first time, and not suppressed."""
-        key = tuple(properties(hazard).values())
+        scoped = self.suppressions.scoped(hazard)
+        key = (*properties(hazard).values(), "" if scoped is None else str(scoped))
         found = self._found.get(key)
         fresh = found is None
         if found is None:
-            line = self.suppressions.find(hazard)
+            line = scoped or self.suppressions.find(hazard)
             if len(self._found) < MAX_FINDINGS:
                 found = self._found[key] = Finding(hazard, suppressed=line)
             else:
@@ -138,11 +139,19 @@ class LiveCheck:
         if other is not None:
             other.feed(index, op)
         if found:
+            if self.findings.suppressions.open:
+                self._forgive(found)
             if other is not None:
                 found = [replace(hazard, possible=True) if other.may_order(hazard) else hazard for hazard in found]
             fresh = [finding for hazard in found if (finding := self.findings.add(hazard)) is not None]
             if fresh:
                 self._report(fresh)
+
+    def _forgive(self, found: list[Hazard]) -> None:
+        """A block is reported once; what raced where that was allowed may race again where it is not."""
+        for hazard in found:
+            if self.findings.suppressions.scoped(hazard) is not None:
+                self.online.findings.forgive(hazard)
 
     def hold(self, index: int, op: Sync) -> None:
         """In force at once: until it is settled the thread issues nothing."""

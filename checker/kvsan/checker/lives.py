@@ -148,5 +148,9 @@ class Marks:
             self._bits = np.zeros((self._size + 7) // 8, np.uint8)
         np.bitwise_or.at(self._bits, found >> 3, np.left_shift(1, found & 7).astype(np.uint8))
 
+    def clear(self, found: Ids) -> None:
+        if self._bits is not None:
+            np.bitwise_and.at(self._bits, found >> 3, np.invert(np.left_shift(1, found & 7).astype(np.uint8)))
+
     def nbytes(self) -> int:
         return 0 if self._bits is None else self._bits.nbytes

@@ -23,7 +23,7 @@ def own_path(path: str) -> str:
     pid = str(os.getpid())
     if "%p" in path:
         return path.replace("%p", pid)
-    if os.environ.get("KVSAN_FIRST_PROCESS", pid) == pid and not _is_child():
+    if path == os.devnull or (os.environ.get("KVSAN_FIRST_PROCESS", pid) == pid and not _is_child()):
         return path
     return with_id(path)
 

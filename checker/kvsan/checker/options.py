@@ -65,20 +65,34 @@ HELP = {
 
 def parse(text: str) -> Options:
     """Reads the value of `KVSAN_OPTIONS`. Raises `OptionsError`."""
-    given: dict[str, object] = {}
-    defaults = Options()
-    for part in _split(text):
+    return Options(**given(text))  # type: ignore[arg-type]
+
+
+def given(text: str, where: str = OPTIONS) -> dict[str, object]:
+    """What the text sets, by key; `where` is what an error calls it. Raises `OptionsError`."""
+    out: dict[str, object] = {}
+    for part in _split(text, where):
         key, equals, value = part.partition("=")
-        if key not in HELP:
-            near = get_close_matches(key, HELP, 1, 0.6)
-            meant = f': is "{near[0]}" meant?' if near else ""
-            raise OptionsError(f'{OPTIONS} has unknown key "{key}"{meant}; accepted: {", ".join(HELP)}')
+        _known(key, where)
         if not equals:
-            raise OptionsError(f'{OPTIONS} has "{key}" without a value; accepted: {key}=…')
-        if key in given:
-            raise OptionsError(f'{OPTIONS} has "{key}" twice; accepted: each key once')
-        given[key] = _value(key, value, getattr(defaults, key))
-    return Options(**given)  # type: ignore[arg-type]
+            raise OptionsError(f'{where} has "{key}" without a value; accepted: {key}=…')
+        if key in out:
+            raise OptionsError(f'{where} has "{key}" twice; accepted: each key once')
+        out[key] = one(key, value, where)
+    return out
+
+
+def one(key: str, value: str, where: str = OPTIONS) -> object:
+    """The value of one option, read from text. Raises `OptionsError`."""
+    _known(key, where)
+    return _value(key, value, getattr(Options(), key), where)
+
+
+def _known(key: str, where: str) -> None:
+    if key not in HELP:
+        near = get_close_matches(key, HELP, 1, 0.6)
+        meant = f': is "{near[0]}" meant?' if near else ""
+        raise OptionsError(f'{where} has unknown key "{key}"{meant}; accepted: {", ".join(HELP)}')
 
 
 def switched_on(environment: Mapping[str, str] | None = None) -> bool:
@@ -106,12 +120,12 @@ def shown(options: Options) -> str:
     return ":".join(parts)
 
 
-def _value(key: str, value: str, default: object) -> object:
+def _value(key: str, value: str, default: object, where: str) -> object:
     low = value.strip().lower()
     if isinstance(default, bool):
         if low in _TRUE or low in _FALSE[1:]:
             return low in _TRUE
-        raise OptionsError(f'{OPTIONS} has {key}="{value}"; accepted: 0 or 1')
+        raise OptionsError(f'{where} has {key}="{value}"; accepted: 0 or 1')
     if isinstance(default, int | float):
         try:
             number = type(default)(low)
@@ -122,14 +136,14 @@ def _value(key: str, value: str, default: object) -> object:
         if not least <= number <= top:
             what = "an exit status from 0 to 255" if top == 255 else f"a number from {least}"
             what += "; incident=0 keeps none" if least else ""
-            raise OptionsError(f'{OPTIONS} has {key}="{value}"; accepted: {what}')
+            raise OptionsError(f'{where} has {key}="{value}"; accepted: {what}')
         return number
     if not value:
-        raise OptionsError(f'{OPTIONS} has "{key}" without a value; accepted: {key}=…')
+        raise OptionsError(f'{where} has "{key}" without a value; accepted: {key}=…')
     return value
 
 
-def _split(text: str) -> list[str]:
+def _split(text: str, where: str) -> list[str]:
     """At colons, but not within quotes; the quotes go."""
     parts, part, quote = [], "", ""
     for char in text.strip():
@@ -143,5 +157,5 @@ def _split(text: str) -> list[str]:
         else:
             part += char
     if quote:
-        raise OptionsError(f"{OPTIONS} has a quote that is not closed; accepted: key=value:key='a value with :'")
+        raise OptionsError(f"{where} has a quote that is not closed; accepted: key=value:key='a value with :'")
     return [part.strip() for part in (*parts, part) if part.strip()]

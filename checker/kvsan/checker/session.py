@@ -25,7 +25,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,7 @@ from kvsan.checker.manners import LastWord, Log, exits_with, numbered, on_sigter
 from kvsan.checker.options import Options
 from kvsan.checker.report import session as words
 from kvsan.checker.summary import Summary, header_of, marked, summarise
-from kvsan.checker.suppressions import Suppressions
+from kvsan.checker.suppressions import Suppression, Suppressions
 from kvsan.checker.tracefile import TraceFile
 
 if TYPE_CHECKING:
@@ -72,9 +73,10 @@ class Session:
         """Provenance for the header: engine, version, device."""
         self.check: LiveCheck | None = None
         self.log = Log(self.options.log_path)
-        self._suppressions = suppressions or (
-            known.read(self.options.suppressions) if self.options.suppressions else Suppressions()
-        )
+        if suppressions is None:
+            path = self.options.suppressions
+            suppressions = known.read(path) if path else Suppressions()
+        self._suppressions = suppressions
         self.ops: Callable[[], int] | None = None
         """How many lines there are, where they do not pass through the recorder."""
         self._closers: list[Callable[[], None]] = []
@@ -171,6 +173,24 @@ class Session:
         from kvsan.checker.watched import watch
 
         return watch(self, device, sites=sites)
+
+    @contextmanager
+    def allowing(self, line: Suppression) -> Iterator[None]:
+        """While it is open, hazards that the line matches are counted under it (`attach.allowing`)."""
+        with self.recorder.lock:
+            self.recorder.settle_up()  # what was issued before is none of its business
+            line = self._suppressions.enter(line)
+        try:
+            yield
+        finally:
+            with self.recorder.lock:
+                self.recorder.settle_up()
+                self._suppressions.leave(line)
+
+    def allowed(self) -> list[Suppression]:
+        """The allowances under which there was a hazard."""
+        self.recorder.settle_up()
+        return [line for line in self._suppressions.allowed.values() if line.used]
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -305,9 +325,25 @@ _all: list[Session] = []
 """The process's session, once there is one."""
 
 
+_scoped: list[Session] = []
+"""Sessions of stretches of a test, innermost last: while one is open, it is the one that hears."""
+
+
 def current() -> Session | None:
-    """The process's session, if one was started."""
+    """The session that hears what happens now: the innermost scoped one, else the process's, if one was started."""
+    if _scoped:
+        return _scoped[-1]
     return _all[0] if _all else None
+
+
+@contextmanager
+def scoped(session: Session) -> Iterator[Session]:
+    """`session` is the one that hears, in every thread, until the end. Its maker closes it."""
+    _scoped.append(session)
+    try:
+        yield session
+    finally:
+        _scoped.remove(session)
 
 
 def is_first() -> bool:
@@ -320,8 +356,9 @@ def start(options: Options | None = None) -> Session:
 
     Without `options` those of `KVSAN_OPTIONS`. Raises `OptionsError`.
     """
-    if _all:
-        return _all[0]
+    there = current()
+    if there is not None:
+        return there
     os.environ.setdefault(_FIRST, str(os.getpid()))
     made = Session(opts.from_environment() if options is None else options)
     _all.append(made)
@@ -335,9 +372,11 @@ def start(options: Options | None = None) -> Session:
 
 
 def start_if_asked() -> Session | None:
-    """Starts the session if `KVSAN` says so. Options that cannot be understood end the process, with status 2."""
+    """Starts the session if `KVSAN` says so; in a checked stretch of a test, its session. Options that cannot be
+    understood end the process, with status 2.
+    """
     try:
-        return start() if opts.switched_on() else None
+        return start() if _scoped or opts.switched_on() else None
     except opts.OptionsError as error:
         print(f"kvsan: {error}", file=sys.stderr, flush=True)
         raise SystemExit(2) from None

@@ -13,7 +13,7 @@ A suppression that never matched is reported, since it hides the next bug of tha
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -48,13 +48,15 @@ class Suppression:
     patterns: dict[str, str]
     reason: str
     used: int = 0
+    scoped: bool = False
+    """An `allow(…)` in code."""
 
     def matches(self, found: dict[str, str]) -> bool:
         return all(fnmatchcase(found[name], pattern) for name, pattern in self.patterns.items())
 
     def __str__(self) -> str:
-        what = " ".join(f"{name}={pattern}" for name, pattern in self.patterns.items())
-        return f"{self.place}: {what} ({self.reason})"
+        what = "".join(f" {name}={pattern}" for name, pattern in self.patterns.items())
+        return f"{self.place}:{what} ({self.reason})"
 
     def document(self) -> dict[str, object]:
         return {"place": self.place, "match": self.patterns, "reason": self.reason, "blocks": self.used}
@@ -62,9 +64,31 @@ class Suppression:
 
 @dataclass(slots=True)
 class Suppressions:
-    """All lines of a file, in order; the first that matches counts."""
+    """All lines of a file, in order; the first that matches counts. `open` are those of code that runs now, innermost
+    last, which go before; `allowed` all that there were, one a place.
+    """
 
     lines: list[Suppression] = field(default_factory=list)
+    open: list[Suppression] = field(default_factory=list)
+    allowed: dict[str, Suppression] = field(default_factory=dict)
+
+    def enter(self, line: Suppression) -> Suppression:
+        """Puts an allowance in force: this one, or the equal one that was in force before and has its count."""
+        line = self.allowed.setdefault(str(line), line)
+        self.open.append(line)
+        return line
+
+    def leave(self, line: Suppression) -> None:
+        """Ends one that is in force."""
+        at = max(at for at, each in enumerate(self.open) if each is line)
+        del self.open[at]
+
+    def scoped(self, hazard: Hazard) -> Suppression | None:
+        """The innermost allowance in force that the hazard matches."""
+        if not self.open:
+            return None
+        found = properties(hazard)
+        return next((line for line in reversed(self.open) if line.matches(found)), None)
 
     def find(self, hazard: Hazard) -> Suppression | None:
         if not self.lines:
@@ -103,14 +127,28 @@ def parse(lines: Iterable[str], name: str = "suppressions") -> Suppressions:
         for word in words:
             key, equals, pattern = word.partition("=")
             if key not in PROPERTIES or not equals or not pattern:
-                near = get_close_matches(key, PROPERTIES, 1, 0.6)
-                meant = f': is "{near[0]}" meant?' if near and near[0] != key else ""
-                raise OptionsError(
-                    f'{place} has "{word}"{meant}; accepted: property=pattern with {", ".join(PROPERTIES)}'
-                )
+                raise _unknown(place, word, key)
             patterns[key] = pattern
         out.lines.append(Suppression(place, patterns, reason.strip()))
     return out
+
+
+def allowance(place: str, patterns: Mapping[str, object], reason: object) -> Suppression:
+    """What `allow(…)` at a place in code says. Raises `OptionsError`."""
+    if not isinstance(reason, str) or not reason.strip():
+        raise OptionsError(f"allow at {place} gives no reason; accepted: allow(reason='why this is no bug')")
+    said: dict[str, str] = {}
+    for key, pattern in patterns.items():
+        if key not in PROPERTIES or not isinstance(pattern, str) or not pattern:
+            raise _unknown(f"allow at {place}", f"{key}={pattern}", key)
+        said[key] = pattern
+    return Suppression(place, said, reason.strip(), scoped=True)
+
+
+def _unknown(place: str, word: str, key: str) -> OptionsError:
+    near = get_close_matches(key, PROPERTIES, 1, 0.6)
+    meant = f': is "{near[0]}" meant?' if near and near[0] != key else ""
+    return OptionsError(f'{place} has "{word}"{meant}; accepted: property=pattern with {", ".join(PROPERTIES)}')
 
 
 def _halves(line: str) -> tuple[str, str]:

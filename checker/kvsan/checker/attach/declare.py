@@ -55,7 +55,7 @@ def access(
         return
     recorder = session.recorder
     calls: Any = recorder.attachments.get("torch")
-    site = _caller()
+    site = caller()
     if calls is not None:
         calls.here.declared += 1
     try:
@@ -99,7 +99,8 @@ def _stream(recorder: Any, calls: Any, on: Any) -> str | None:
     return stream_name(recorder, on)
 
 
-def _caller() -> str:
+def caller() -> str:
+    """`file:line` of who entered the context manager that asks."""
     frame: FrameType | None = sys._getframe(2)  # above the generator
     while frame is not None and frame.f_code.co_filename == _CONTEXTLIB:  # more of it if `access` is a decorator
         frame = frame.f_back

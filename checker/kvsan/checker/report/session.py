@@ -48,7 +48,8 @@ def summary(seen: Summary) -> str:
             page.line(f"the last row counts all sorts beyond the first {MAX_FINDINGS:,}; its hazard is one of them", 2)
     for found in seen.suppressed:
         line = found.suppressed
-        page.line(f"suppressed: {count(found.blocks, 'block')} by {line}", 2)
+        how = "allowed" if line is not None and line.scoped else "suppressed"
+        page.line(f"{how}: {count(found.blocks, 'block')} by {line}", 2)
     for line in seen.unused[:LINES]:
         page.line(f"unused suppression: {line}", 2)
     for warned in seen.warnings[:LINES]:
