@@ -1,0 +1,444 @@
+"""The ops of a trace, one after the other, as what a design lets an engine do. `RefusalError` at the first that it does
+not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kvsan.checker.conform.cells import NOBODY, Blocks, Cell, Cells, Gathered, Move, Partition, put
+from kvsan.checker.conform.edges import Edges
+from kvsan.checker.conform.facts import Fact
+from kvsan.checker.conform.names import Names
+from kvsan.checker.conform.steps import Steps
+from kvsan.checker.conform.world import RefusalError, World
+from kvsan.model.design import MAIN, Design, Mark, Work
+from kvsan.model.ops import Access, Alloc, Free, Get, Poll, Put, Record, Sync, Touch, Wait
+
+LIFE = {Alloc: "alloc", Free: "free", Touch: "touch"}
+READ, WRITE = 1, 2
+
+
+@dataclass(slots=True)
+class Doing:
+    """The job that a further thread is at: what it still has to record, and the entry that it has to publish."""
+
+    work: Work
+    op: int
+    unrecorded: dict[str, int] = field(default_factory=dict)
+    entry: int | None = None
+
+
+class Run:
+    """A run of the design, as far as the ops so far are one."""
+
+    def __init__(self, design: Design, names: Names, where: Mapping[str, int], *, attached: bool) -> None:
+        self.design, self.names = design, names
+        self.world = World(design, names)
+        self.blocks = Blocks(design)
+        start: Cells = self.blocks.everything() if attached else (Cell(self.blocks.start),)
+        self.partition = Partition(start)
+        self.steps = Steps(self.world, self.blocks, self.partition)
+        self.edges = Edges(self.world, where)
+        self.works: Counter[str] = Counter()
+        self.rules = 0
+        """The rules that may have happened, as bits."""
+        self._where = where
+        self._works = {work.name: work for work in design.works()}
+        self._index = {item.name: i for i, item in enumerate(design.step) if isinstance(item, Work)}
+        self._thread = {job.name: thread.name for thread in design.threads for job in thread.jobs}
+        self._doing: dict[str, Doing] = {}
+        self._recent: dict[str, dict[str, int]] = {}  # what was recorded for the latest work on a stream
+        self._signals = {e for work in design.works() for e in work.signals}
+        self._wrote: dict[int, int] = {}  # the latest op that wrote a block, on a stream that reads blocks too
+        self._both = {w.on for w in design.works() if w.reads is not None and w.order == "stream"} & {
+            w.on for w in design.works() if w.writes is not None
+        }
+
+    def take(self, fact: Fact) -> None:
+        """The next op. Raises `RefusalError`."""
+        op = fact.op
+        if fact.main != self.world.main:
+            self.steps.learnt()
+        self.world.main = fact.main
+        self.steps.at = fact.index
+        match op:
+            case Access():
+                self._access(fact, op)
+            case Wait():
+                self.edges.wait(fact, self.names.stream(op.on))
+            case Record():
+                self._record(fact, op)
+            case Poll(done=True) | Sync():
+                if op.event is not None and fact.recorded >= 0:
+                    self.world.observe(op.event, fact.recorded)
+                elif isinstance(op, Sync) and op.event is None:
+                    self._synced(op, fact.index)
+                self.steps.learnt()
+            case Put():
+                self._put(fact, op)
+            case Get():
+                if op.by == self.names.main:
+                    self.world.taken.add(op.token)
+                    self.steps.learnt()
+            case Alloc() | Free() | Touch():
+                if op.pool == self.names.pool:
+                    self._life(fact, op)
+
+    def end(self) -> None:
+        """The trace is over. It may be in the middle of a step."""
+        self.steps.no_unrecorded("the trace ends")
+        for doing in self._doing.values():
+            self._recorded(doing, "the trace ends")
+
+    # ── accesses ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _access(self, fact: Fact, op: Access) -> None:
+        label = self.names.label(op.label)
+        work = self._works.get(label)
+        reads, writes = op.reads.get(self.names.pool), op.writes.get(self.names.pool)
+        at = f"{op.label or 'access'} on {op.on or 'the host'}"
+        if work is None or (op.on is not None and self.names.stream(op.on)) != (work.on or False):
+            if reads or writes:
+                have = ", ".join(f"{one.name} on {one.on or 'the host'}" for one in self._works.values())
+                raise RefusalError(fact.index, at, f"expected a work of the design to touch {self.names.pool}: {have}"
+                                   " (other names: --map label:NAME=WORK, stream:NAME=STREAM)")  # fmt: skip
+            return
+        modes: dict[int, list[int]] = {0: [], READ: [], WRITE: [], READ | WRITE: []}
+        if reads is None or writes is None:
+            for touched, mode in ((reads, READ), (writes, WRITE)):
+                modes[mode] += touched or ()
+        else:
+            r, w = set(reads), set(writes)
+            for mode, ids in ((READ, r - w), (WRITE, w - r), (READ | WRITE, r & w)):
+                modes[mode] += sorted(ids)
+        if op.batch and any(touched is not None and touched.repeats for touched in (reads, writes)):
+            raise RefusalError(fact.index, at, "batch order: expected each block once in a batch")
+        self._work(fact, op, work, modes, at)
+
+    def _work(self, fact: Fact, op: Access, work: Work, modes: Mapping[int, list[int]], at: str) -> None:
+        thread = self._thread.get(work.name, MAIN)
+        by = self.world.thread(op.by)
+        if thread != MAIN and by != thread:
+            raise RefusalError(fact.index, at, f"expected thread {thread} to do it, not {by}")
+        if thread == MAIN and op.by != self.names.main and fact.heard < 0:
+            raise RefusalError(fact.index, at, f"expected {MAIN} to do it, or to hand it over; {by} was given nothing")
+        fresh = False
+        if thread == MAIN:
+            before = len(self.world.steps)
+            self.steps.visit(self._index[work.name])
+            fresh = len(self.world.steps) > before
+        elif by in self._doing:
+            self._recorded(self._doing[by], f"{work.name} is next")
+        self._source(fact, op, work, modes, at)
+        marks = {
+            event: self.world.take(fact.after, fact.index, work.on, event, named=event in self.names.named)
+            for event in work.signals
+        }
+        entry = None
+        if work.publishes is not None:
+            entry = len(self.world.entries)
+            self.world.entries.append(None)
+        given: dict[str, set[int]] = {event: set() for event in work.after}
+        for mode, ids in modes.items():
+            for cells, some in self.partition.split(ids).items():
+                after = self._touch(fact, op, work, mode, cells, some[0], at, fresh=fresh, marks=marks, entry=entry,
+                                    given=given)  # fmt: skip
+                self.partition.assign(some, after)
+        self.edges.extra(work, [one for held in given.values() for one in held])
+        self.edges.count(work, {event: 0 for event, held in given.items() if held})
+        self.works[work.name] += any(modes.values())
+        self._done(fact, work, thread, by, marks, entry)
+
+    def _source(self, fact: Fact, op: Access, work: Work, modes: Mapping[int, list[int]], at: str) -> None:
+        """Reads out of stream order: where the stream alone ordered them behind a write of its own."""
+        if modes[READ] or modes[READ | WRITE]:
+            if work.order == "call" and op.order != "call":
+                raise RefusalError(fact.index, at, f"source order {op.order}: expected call")
+            if op.order != "stream" and work.order == "stream" and work.on in self._both and op.on is not None:
+                agent = self._where.get(op.on, 0)
+                known = fact.reads[agent] if agent < len(fact.reads) else 0
+                for i in (*modes[READ], *modes[READ | WRITE]):
+                    if self._wrote.get(i, -1) >= known:
+                        raise RefusalError(
+                            fact.index,
+                            at,
+                            f"source order {op.order}: expected stream, which orders the read of {self.names.pool} {i}"
+                            f" behind op {self._wrote[i]}",
+                        )
+        if work.on in self._both:
+            self._wrote.update(dict.fromkeys((*modes[WRITE], *modes[READ | WRITE]), fact.index))
+
+    def _touch(
+        self, fact: Fact, op: Access, work: Work, mode: int, cells: Cells, block: int, at: str, *, fresh: bool,
+        marks: Mapping[str, int], entry: int | None, given: Mapping[str, set[int]],
+    ) -> Cells:  # fmt: skip
+        """What a block may be after this work touched it so."""
+        able = [cell for cell in cells if self._fits(op, work, mode, cell)]
+        virtual: Mapping[str, int] = {}
+        if not able and not fresh and work.name in self._index and not self.names.named:
+            later, virtual = self.steps.later(cells, self._index[work.name])
+            able = [cell for cell in later if self._fits(op, work, mode, cell)]
+        does = {READ: "reads", WRITE: "writes", READ | WRITE: "reads and writes"}[mode]
+        at = f"{at} {does} {self.names.pool} {block}"
+        if not able:
+            raise RefusalError(fact.index, at, self._unfit(work, mode, cells))
+        gathered, why = Gathered(), ""
+        for cell in able:
+            lacking = self._handed(fact, work, cell) or self.edges.missing(fact, work, cell, virtual,
+                                                                           reads=bool(mode & READ))  # fmt: skip
+            if lacking is not None:
+                why = lacking
+                continue
+            for event in work.after:
+                held = self.edges.holds(event, cell, work, virtual)
+                if held != NOBODY:
+                    given[event].add(held)
+            self.rules |= cell.via
+            for one in self._after(cell, work, mode, marks, entry):
+                gathered.add(one)
+        if not gathered.by:
+            raise RefusalError(fact.index, at, why)
+        return gathered.cells()
+
+    def _fits(self, op: Access, work: Work, mode: int, cell: Cell) -> bool:
+        """Whether the design lets the work do that to the block. What a work writes it may read too, in stream order:
+        the read stands where the write stands, and whoever is ordered with the write is ordered with it."""
+        reads, writes = self.blocks.mode(work, cell.block)
+        r, w = bool(mode & READ), bool(mode & WRITE)
+        if w != writes and not (reads and writes):
+            return False
+        return r == reads or (w and writes and (reads or (r and op.order == "stream" and not op.batch)))
+
+    def _unfit(self, work: Work, mode: int, cells: Cells) -> str:
+        wants = [str(guard) for bit, guard in ((READ, work.reads), (WRITE, work.writes))
+                 if mode & bit and guard is not None]  # fmt: skip
+        does = {READ: "read", WRITE: "write", READ | WRITE: "read and write"}[mode]
+        be = list(dict.fromkeys(self.blocks.words(cell.block) for cell in cells))
+        states = " or ".join(be[:3]) + (" or ..." if len(be) > 3 else "")
+        if not wants:
+            return f"{work.name}: expected it not to {does} blocks; the block is {states}"
+        lacking = self._almost(work, mode, cells)
+        return f"{work.name}: expected a block with {' or '.join(wants)} to {does}; it is {states}" + lacking
+
+    def _almost(self, work: Work, mode: int, cells: Cells) -> str:
+        """The rule that would have let it, and what it needs."""
+        for cell in cells:
+            for move in self.blocks.moves(cell.block):
+                lacking = self.steps.lacks(cell, move)
+                if move.rule is not None and not move.crosses and lacking is not None:
+                    reads, writes = self.blocks.mode(work, move.block)
+                    if (reads and mode & READ) or (writes and mode & WRITE):
+                        return f", and {move.rule.name!r} needs {lacking}"
+        return ""
+
+    def _handed(self, fact: Fact, work: Work, cell: Cell) -> str | None:
+        """Whether the thread was given the block's job."""
+        if work.takes is None or work.name not in self._thread:
+            return None
+        job = next((job for job in cell.jobs if job.queue == work.takes), None)
+        if job is None or fact.heard >= job.at:
+            return None
+        return f"{work.name}: expected a get of its job of {work.takes!r}, put at op {job.at} or later"
+
+    def _after(
+        self, cell: Cell, work: Work, mode: int, marks: Mapping[str, int], entry: int | None
+    ) -> Iterable[Cell]:
+        """With what the work does to the block; of a forward that writes, also what it was: it may not be full yet."""
+        own = cell.marks
+        for event, snapshot in marks.items():
+            if not self.world.shared(event):
+                own = put(own, event, snapshot)
+        if entry is not None:
+            own = put(own, f"queue {work.publishes}", entry)
+        used = len(self.world.steps) if self.blocks.uses and work.name in self._index else 0
+        done = cell._replace(
+            block=self.blocks.then(cell.block, work.then),
+            marks=own,
+            jobs=tuple(job for job in cell.jobs if job.queue != work.takes),
+            last_use=used if used and work.on == self._recorder else cell.last_use,
+            via=0,
+        )
+        yield done
+        if work.every_step and mode & WRITE and done.block != cell.block:
+            yield done._replace(block=cell.block)
+
+    @property
+    def _recorder(self) -> str | None:
+        """The stream on which a step is seen to be complete."""
+        event = self.design.step_event
+        for item in self.design.step:
+            if isinstance(item, Mark) and item.event == event:
+                return item.on
+            if isinstance(item, Work) and event in item.signals:
+                return item.on
+        return None
+
+    def _done(
+        self, fact: Fact, work: Work, thread: str, by: str, marks: Mapping[str, int], entry: int | None
+    ) -> None:
+        """What is recorded and published behind the work."""
+        self.world.last[work.on] = (fact.after, fact.index)
+        unrecorded = {}
+        for event, snapshot in marks.items():
+            if self.world.shared(event):
+                self.world.signal(event, snapshot)
+            if event in self.names.named:
+                unrecorded[event] = snapshot
+        if thread == MAIN:
+            self.steps.unrecorded[work.on] = unrecorded
+        else:
+            self._doing[by] = Doing(work, fact.index, unrecorded, entry)
+        if work.on is not None:
+            self._recent[work.on] = {}
+
+    # ── records ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _record(self, fact: Fact, op: Record) -> None:
+        """A record of an event of the design, under its name, at a place where the design has it."""
+        event, on = self.names.event(op.event), self.names.stream(op.on)
+        if event not in self.names.named:
+            return
+        by = self.world.thread(op.by)
+        waiting = self._doing[by].unrecorded if by in self._doing else self.steps.unrecorded.get(on, {})
+        recent = self._recent.setdefault(on, {})
+        if event in waiting and self.world.snapshots[waiting[event]].on == on:
+            recent[event] = waiting.pop(event)
+        elif event in recent and not self.world.shared(event):
+            pass  # one object a block: the design's event of each block that the work touched
+        elif any(event == e and on == stream for rule in self.design.rules for stream, e in rule.records):
+            return
+        elif by == MAIN and self._own_item(event, on, fact.index):
+            recent = self._recent[on]
+        else:
+            places = [f"behind {work.name} on {work.on}" for work in self.design.works() if event in work.signals]
+            places += [f"on {item.on} in the step" for item in self.design.step
+                       if isinstance(item, Mark) and item.event == event]  # fmt: skip
+            places += [f"on {stream} by {rule.name!r}" for rule in self.design.rules
+                       for stream, e in rule.records if e == event]  # fmt: skip
+            raise RefusalError(fact.index, f"record {op.event} on {op.on}", f"expected only {' or '.join(places)}")
+        self.world.snapshots[recent[event]].objects[op.event] = fact.index
+
+    def _own_item(self, event: str, on: str, at: int) -> bool:
+        """The record is an item of the step by itself, or that of a forward which touched no block."""
+        for index, item in enumerate(self.design.step):
+            if isinstance(item, Mark) and (item.event, item.on) == (event, on):
+                self.steps.visit(index)
+                self._signalled((event,), on, event)
+                return True
+            if isinstance(item, Work) and item.every_step and item.on == on and event in item.signals:
+                if not self.world.shared(event) or (self.steps.inside and index in self.steps.visited
+                                                    and self.steps.cur == index):  # fmt: skip
+                    return False
+                self.steps.visit(index)
+                self._signalled(item.signals, on, event)
+                return True
+        return False
+
+    def _signalled(self, events: Iterable[str], on: str, recorded: str) -> None:
+        past, op = self.world.last.get(on, ((), NOBODY))
+        self.steps.unrecorded[on] = {}
+        self._recent[on] = {}
+        for event in events:
+            if self.world.shared(event):
+                named = event in self.names.named
+                snapshot = self.world.take(past, op, on, event, named=named)
+                self.world.signal(event, snapshot)
+                if event == recorded:
+                    self._recent[on][event] = snapshot
+                elif named:
+                    self.steps.unrecorded[on][event] = snapshot
+
+    # ── hand-offs and syncs ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _put(self, fact: Fact, op: Put) -> None:
+        by = self.world.thread(op.by)
+        if by == MAIN:
+            if self.design.threads:
+                self._submit(op)
+            return
+        doing = self._doing.pop(by, None)
+        if doing is None:
+            return
+        self._recorded(doing, f"{by} publishes it (token {op.token})")
+        if doing.entry is not None:
+            self.world.entries[doing.entry] = op.token
+
+    def _submit(self, op: Put) -> None:
+        queue = self.names.queue(op.token)
+        known = queue in self.design.queues
+        index = self.steps.first_submit(queue if known else None)
+        if index is None:
+            return
+        self.steps.visit(index)
+        items = [item for item in self.design.step[index:] if not isinstance(item, Work | Mark) and hasattr(item, "queue")]
+        for item in items[:1] if known else items:
+            self.partition.each(lambda cells, _, item=item: self.steps.submitted(cells, item, anew=not known))  # type: ignore[misc]
+
+    def _recorded(self, doing: Doing, when: str) -> None:
+        for event in doing.unrecorded:
+            raise RefusalError(
+                self.steps.at,
+                f"{doing.work.name}: record {event} on {doing.work.on}",
+                f"expected behind op {doing.op}, before {when}",
+            )
+
+    def _synced(self, op: Sync, index: int) -> None:
+        if op.stream is not None:
+            self.world.sync(self.names.stream(op.stream), index)
+        else:
+            for stream in self.design.streams:
+                self.world.sync(stream.name, index)
+
+    # ── a block's life ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _life(self, fact: Fact, op: Alloc | Free | Touch) -> None:
+        kind = LIFE[type(op)]
+        if op.by != self.names.main:
+            raise RefusalError(fact.index, f"{kind} by {op.by}", f"expected {MAIN} ({self.names.main}) to do it")
+        self.steps.idle()
+        for cells, some in self.partition.split(op.blocks).items():
+            gathered = Gathered()
+            for cell in cells:
+                for move in self.blocks.moves(cell.block):
+                    if self._shows(kind, move) and self.steps.lacks(cell, move) is None:
+                        after = self.steps.fire(cell, move)
+                        self.rules |= after.via
+                        gathered.add(after._replace(via=0))
+                if kind == "free" and self._freed_by_work and self.blocks.free(cell.block):
+                    gathered.add(cell)
+            if not gathered.by:
+                raise RefusalError(fact.index, f"{kind} {op.pool} {some[0]}", self._unshown(kind, cells))
+            self.partition.assign(some, gathered.cells())
+        self.steps.learnt()
+
+    def _shows(self, kind: str, move: Move) -> bool:
+        if kind == "free":
+            return move.crosses < 0
+        return move.crosses > 0 and move.rule is not None and move.rule.keeps == (kind == "touch")
+
+    @property
+    def _freed_by_work(self) -> bool:
+        """Whether some work, not a rule, makes a block free: then its free is logged when it is free already."""
+        free = {facet for facet in self.blocks.names if facet in str(self.design.free)}
+        return any(facet in free for work in self.design.works() for facet, _ in work.then)
+
+    def _unshown(self, kind: str, cells: Cells) -> str:
+        lacking: dict[str, None] = {}
+        for cell in cells:
+            for move in self.blocks.moves(cell.block):
+                words = self.steps.lacks(cell, move)
+                if words is not None and (self._shows(kind, move) or not move.crosses):
+                    name = "the return of a held block" if move.rule is None else repr(move.rule.name)
+                    lacking[f"{name} needs {words}"] = None
+        if lacking:
+            return "one step early: " + " or ".join(list(lacking)[:3])
+        states = " or ".join(dict.fromkeys(self.blocks.words(cell.block) for cell in list(cells)[:3]))
+        if kind == "free":
+            rules = [rule.name for rule in self.design.rules]
+            return f"expected a block that a rule may return now ({', '.join(rules)}); it is {states}"
+        which = [rule.name for rule in self.design.rules if rule.keeps == (kind == "touch")]
+        return f"expected a free block and a rule that takes it ({', '.join(which) or 'there is none'}); it is {states}"
+
+
