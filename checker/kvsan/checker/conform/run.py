@@ -12,8 +12,8 @@ from kvsan.checker.conform.edges import Edges
 from kvsan.checker.conform.facts import Fact
 from kvsan.checker.conform.names import Names
 from kvsan.checker.conform.steps import Steps
-from kvsan.checker.conform.world import RefusalError, World
-from kvsan.model.design import MAIN, Design, Mark, Work
+from kvsan.checker.conform.world import QUEUE, RefusalError, World
+from kvsan.model.design import MAIN, Block, Design, Mark, Seen, Work
 from kvsan.model.ops import Access, Alloc, Free, Get, Poll, Put, Record, Sync, Touch, Wait
 
 LIFE = {Alloc: "alloc", Free: "free", Touch: "touch"}
@@ -50,7 +50,12 @@ class Run:
         self._thread = {job.name: thread.name for thread in design.threads for job in thread.jobs}
         self._doing: dict[str, Doing] = {}
         self._recent: dict[str, dict[str, int]] = {}  # what was recorded for the latest work on a stream
-        self._signals = {e for work in design.works() for e in work.signals}
+        asked = {event for work in design.works() for event in work.after}
+        asked |= {item.event for item in design.step if isinstance(item, Block) and item.event is not None}
+        asked |= {need.event for rule in design.rules for need in rule.needs if isinstance(need, Seen)}
+        self._kept = {event for event in asked if not self.world.shared(event)}
+        """Events of one block that somebody asks about."""
+        self._recorder = _recorder(design)
         self._wrote: dict[int, int] = {}  # the latest op that wrote a block, on a stream that reads blocks too
         self._both = {w.on for w in design.works() if w.reads is not None and w.order == "stream"} & {
             w.on for w in design.works() if w.writes is not None
@@ -248,10 +253,10 @@ class Run:
         """With what the work does to the block; of a forward that writes, also what it was: it may not be full yet."""
         own = cell.marks
         for event, snapshot in marks.items():
-            if not self.world.shared(event):
+            if event in self._kept:
                 own = put(own, event, snapshot)
         if entry is not None:
-            own = put(own, f"queue {work.publishes}", entry)
+            own = put(own, QUEUE + str(work.publishes), entry)
         used = len(self.world.steps) if self.blocks.uses and work.name in self._index else 0
         done = cell._replace(
             block=self.blocks.then(cell.block, work.then),
@@ -263,17 +268,6 @@ class Run:
         yield done
         if work.every_step and mode & WRITE and done.block != cell.block:
             yield done._replace(block=cell.block)
-
-    @property
-    def _recorder(self) -> str | None:
-        """The stream on which a step is seen to be complete."""
-        event = self.design.step_event
-        for item in self.design.step:
-            if isinstance(item, Mark) and item.event == event:
-                return item.on
-            if isinstance(item, Work) and event in item.signals:
-                return item.on
-        return None
 
     def _done(
         self, fact: Fact, work: Work, thread: str, by: str, marks: Mapping[str, int], entry: int | None
@@ -410,8 +404,7 @@ class Run:
                     gathered.add(cell)
             if not gathered.by:
                 raise RefusalError(fact.index, f"{kind} {op.pool} {some[0]}", self._unshown(kind, cells))
-            self.partition.assign(some, gathered.cells())
-        self.steps.learnt()
+            self.partition.assign(some, self.steps.settled(gathered.cells()))
 
     def _shows(self, kind: str, move: Move) -> bool:
         if kind == "free":
@@ -442,3 +435,12 @@ class Run:
         return f"expected a free block and a rule that takes it ({', '.join(which) or 'there is none'}); it is {states}"
 
 
+def _recorder(design: Design) -> str | None:
+    """The stream on which a step is seen to be complete."""
+    event = design.step_event
+    for item in design.step:
+        if isinstance(item, Mark) and item.event == event:
+            return item.on
+        if isinstance(item, Work) and event in item.signals:
+            return item.on
+    return None

@@ -37,6 +37,11 @@ class Steps:
         """On each stream, what the work done last signals under a name of the trace and has not been recorded yet."""
         self._left = 0
         self._dirty = True
+        self._settled: dict[Cells, Cells] = {}
+        timed = any(rule.free is not None or rule.records for rule in world.design.rules)
+        self._lasts = not timed
+        """What rules make of a block depends on when they fire only if one holds a free or records an event."""
+        self._awaited = {event for work in world.design.works() for event in work.after}
         self._jobs = {job.takes: job for thread in world.design.threads for job in thread.jobs}
 
     # ── between steps ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -54,28 +59,45 @@ class Steps:
             self._dirty = True
         if self._dirty:
             self._dirty = False
-            memo: dict[Cells, Cells] = {}
-
-            def change(cells: Cells, _: int) -> Cells:
-                found = memo.get(cells)
-                if found is None:
-                    found = memo[cells] = self.settled(cells)
-                return found
-
-            self.partition.each(change)
+            if not self._lasts:
+                self._settled.clear()
+            self.partition.each(lambda cells, _: self.settled(cells))
 
     def settled(self, cells: Cells) -> Cells:
         """With all that silent rules may have made of the block."""
-        gathered, todo, grew = Gathered(cells), list(cells), False
+        found = self._settled.get(cells)
+        if found is not None:
+            return found
+        plain = tuple(self._forgetting(cell) for cell in cells)
+        gathered, todo, lacking = Gathered(plain), list(plain), False
         while todo:
             cell = todo.pop()
             for move in self.blocks.moves(cell.block):
-                if not move.crosses and self.lacks(cell, move) is None:
-                    after = self.fire(cell, move)
-                    if gathered.add(after):
-                        todo.append(after)
-                        grew = True
-        return gathered.cells() if grew else cells
+                if move.crosses:
+                    continue
+                if self.lacks(cell, move) is not None:
+                    lacking = True
+                    continue
+                after = self.fire(cell, move)
+                if gathered.add(after):
+                    todo.append(after)
+        out = gathered.cells()
+        if not lacking and not any(cell.marks or cell.fence or cell.last_use for cell in out):
+            self._settled[cells] = out
+        return out
+
+    def _forgetting(self, cell: Cell) -> Cell:
+        """Without what the host knows by now and no stream waits for: nothing more can be asked about it."""
+        world = self.world
+        if cell.marks:
+            marks = tuple((name, at) for name, at in cell.marks if name in self._awaited or not world.over(name, at))
+            if len(marks) != len(cell.marks):
+                cell = cell._replace(marks=marks)
+        if cell.fence and world.step_seen(cell.fence):
+            cell = cell._replace(fence=0)
+        if cell.last_use and world.step_seen(cell.last_use):
+            cell = cell._replace(last_use=0)
+        return cell
 
     def lacks(self, cell: Cell, move: Move) -> str | None:
         """What the rule, or the return of a held block, still needs; None if it may happen."""

@@ -29,6 +29,9 @@ class RefusalError(Exception):
         super().__init__(f"op {op}: {at}: {expected}")
         self.op, self.at, self.expected = op, at, expected
 
+QUEUE = "queue "
+"""What the mark of a queue entry begins with."""
+
 
 @dataclass(slots=True)
 class Snapshot:
@@ -118,6 +121,12 @@ class World:
         self._known.add(snapshot)
         return True
 
+    def over(self, mark: str, at: int) -> bool:
+        """Whether a mark of a cell can be needed no more: the event was seen done, the entry was taken."""
+        if mark.startswith(QUEUE):
+            return self.entries[at] in self.taken
+        return self.knows(at)
+
     def step_seen(self, number: int) -> bool:
         """Whether the host has seen the step of that number (from 1) done."""
         if number <= self._steps_seen:
@@ -135,7 +144,7 @@ class World:
                 return None  # a query of an event never recorded says done, and orders nothing
             return f"a poll or sync of {need.event}{self.behind(snapshot)}"
         if isinstance(need, Got):
-            entry = get(cell.marks, f"queue {need.queue}")
+            entry = get(cell.marks, QUEUE + need.queue)
             if entry == NOBODY:
                 return None
             token = self.entries[entry]
