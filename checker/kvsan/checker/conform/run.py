@@ -12,7 +12,7 @@ from kvsan.checker.conform.edges import Edges
 from kvsan.checker.conform.facts import Fact
 from kvsan.checker.conform.names import Names
 from kvsan.checker.conform.steps import Steps
-from kvsan.checker.conform.world import QUEUE, RefusalError, World
+from kvsan.checker.conform.world import QUEUE, Entry, RefusalError, World
 from kvsan.model.design import MAIN, Block, Design, Mark, Seen, Work
 from kvsan.model.ops import Access, Alloc, Free, Get, Poll, Put, Record, Sync, Touch, Wait
 
@@ -85,7 +85,7 @@ class Run:
                 self._put(fact, op)
             case Get():
                 if op.by == self.names.main:
-                    self.world.taken.add(op.token)
+                    self.world.get(op.token)
                     self.steps.learnt()
             case Alloc() | Free() | Touch():
                 if op.pool == self.names.pool:
@@ -144,7 +144,7 @@ class Run:
         entry = None
         if work.publishes is not None:
             entry = len(self.world.entries)
-            self.world.entries.append(None)
+            self.world.entries.append(Entry(work.publishes))
         given: dict[str, set[int]] = {event: set() for event in work.after}
         for mode, ids in modes.items():
             for cells, some in self.partition.split(ids).items():
@@ -357,7 +357,7 @@ class Run:
             return
         self._recorded(doing, f"{by} publishes it (token {op.token})")
         if doing.entry is not None:
-            self.world.entries[doing.entry] = op.token
+            self.world.publish(doing.entry, op.token)
 
     def _submit(self, op: Put) -> None:
         queue = self.names.queue(op.token)

@@ -46,6 +46,14 @@ class Snapshot:
     objects: dict[str, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class Entry:
+    """A queue entry; `token`: what it was put as, None before."""
+
+    queue: str
+    token: str | None = None
+
+
 class World:
     """What holds for all blocks at the op that is looked at."""
 
@@ -60,9 +68,10 @@ class World:
         self.main: Past = ()
         self.steps: list[int] = []
         """The snapshot of each step's completion event; -1 until the step has come to it."""
-        self.entries: list[str | None] = []
-        """The token of each queue entry that a thread published; None until it is put."""
-        self.taken: set[str] = set()
+        self.entries: list[Entry] = []
+        """What threads published, or are about to."""
+        self._tokens: dict[str, int] = {}
+        self._taken: dict[str, int] = {}
         self._observed: dict[str, int] = {}
         self._synced: dict[Where, int] = {}
         self._seen_step = -1  # the latest record of a step event that was seen done
@@ -121,10 +130,26 @@ class World:
         self._known.add(snapshot)
         return True
 
+    def publish(self, entry: int, token: str) -> None:
+        """The entry is put under this token."""
+        self.entries[entry].token = token
+        self._tokens[token] = entry
+
+    def get(self, token: str) -> None:
+        """The scheduler's thread took an entry, and with it those put in the queue before: whoever published the later
+        one had published them, so it brings at least what they would."""
+        entry = self._tokens.get(token, NOBODY)
+        if entry != NOBODY:
+            queue = self.entries[entry].queue
+            self._taken[queue] = max(entry, self._taken.get(queue, NOBODY))
+
+    def taken(self, entry: int) -> bool:
+        return entry <= self._taken.get(self.entries[entry].queue, NOBODY) and self.entries[entry].token is not None
+
     def over(self, mark: str, at: int) -> bool:
         """Whether a mark of a cell can be needed no more: the event was seen done, the entry was taken."""
         if mark.startswith(QUEUE):
-            return self.entries[at] in self.taken
+            return self.taken(at)
         return self.knows(at)
 
     def step_seen(self, number: int) -> bool:
@@ -147,9 +172,9 @@ class World:
             entry = get(cell.marks, QUEUE + need.queue)
             if entry == NOBODY:
                 return None
-            token = self.entries[entry]
-            if token is not None and token in self.taken:
+            if self.taken(entry):
                 return None
+            token = self.entries[entry].token
             return f"a get of the block's entry of {need.queue}" + (f" ({token})" if token else ", which was not put")
         assert isinstance(need, Retired)
         if not cell.last_use or self.step_seen(cell.last_use):
