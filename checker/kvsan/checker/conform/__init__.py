@@ -58,16 +58,15 @@ def conform(trace: Trace, design: Design, maps: Mapping[str, Mapping[str, str]] 
     names = match(design, header, ops, maps or {})
     found, where = facts(ops, dict(header.streams), names, design)
     run = Run(design, names, where, attached=header.attached)
-    refusal = None
+    refusal, why = None, coverage.missing(header)
     try:
         for fact in found:
             run.take(fact)
-        run.end()
+        why += run.end()
     except RefusalError as error:
         refusal = error
     rules = tuple(rule.name for rule in design.rules if run.rules & run.blocks.bits[rule.name])
     works = {work.name: run.works[work.name] for work in design.works() if run.works[work.name]}
-    why = coverage.missing(header)
     if header.unseen.edges:
         why.append(f"{header.unseen.edges} edges were noticed and not logged")
     if not works:

@@ -31,13 +31,15 @@ class Job(NamedTuple):
 
 class Cell(NamedTuple):
     """One way in which a block may be. `fence` and `last_use` are numbers of steps (0: none). `marks` maps events of
-    the block, and queues that hold its entry, to the snapshot or entry that they stand for."""
+    the block, and queues that hold its entry, to the snapshot or entry that they stand for. `ending`: the job of a
+    further thread that touched the block and is not over, so that what it does to the facets is still to come."""
 
     block: tuple[str, ...]
     fence: int = 0
     last_use: int = 0
     marks: tuple[tuple[str, int], ...] = ()
     jobs: tuple[Job, ...] = ()
+    ending: str = ""
     via: int = 0
 
 
@@ -156,7 +158,7 @@ def get(pairs: tuple[tuple[str, int], ...], name: str) -> int:
 def asks_less(a: Cell, b: Cell) -> bool:
     """Whether whatever can follow in cell `b` can follow in cell `a` of the same block: every fence, event and job of
     `a` is the older one."""
-    if a.fence > b.fence or a.last_use > b.last_use or len(a.marks) != len(b.marks) or len(a.jobs) != len(b.jobs):
+    if a.ending != b.ending or a.fence > b.fence or a.last_use > b.last_use or len(a.marks) != len(b.marks) or len(a.jobs) != len(b.jobs):
         return False
     return all(x[0] == y[0] and x[1] <= y[1] for x, y in zip(a.marks, b.marks, strict=True)) and all(
         x.queue == y.queue and x.at <= y.at for x, y in zip(a.jobs, b.jobs, strict=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kvsan.checker.conform.cells import NOBODY, Blocks, Cell, Cells, Gathered, Move, Partition, put
 from kvsan.checker.conform.edges import Edges
 from kvsan.checker.conform.facts import Fact
 from kvsan.checker.conform.names import Names
 from kvsan.checker.conform.steps import Steps
-from kvsan.checker.conform.world import QUEUE, Entry, RefusalError, World
+from kvsan.checker.conform.world import DID, QUEUE, Entry, RefusalError, World
 from kvsan.model.design import MAIN, Block, Design, Mark, Seen, Work
 from kvsan.model.ops import Access, Alloc, Free, Get, Poll, Put, Record, Sync, Touch, Wait
 
@@ -22,12 +22,15 @@ READ, WRITE = 1, 2
 
 @dataclass(slots=True)
 class Doing:
-    """The job that a further thread is at: what it still has to record, and the entry that it has to publish."""
+    """The job that a further thread is at: what it still has to record, the entry that it has to publish, how many
+    records it made, and the blocks."""
 
     work: Work
     op: int
-    unrecorded: dict[str, int] = field(default_factory=dict)
-    entry: int | None = None
+    unrecorded: dict[str, int]
+    entry: int | None
+    blocks: list[int]
+    records: int = 0
 
 
 class Run:
@@ -87,15 +90,19 @@ class Run:
                 if op.by == self.names.main:
                     self.world.get(op.token)
                     self.steps.learnt()
+                else:
+                    self._over(self.world.thread(op.by), "its next job")
             case Alloc() | Free() | Touch():
                 if op.pool == self.names.pool:
                     self._life(fact, op)
 
-    def end(self) -> None:
-        """The trace is over. It may be in the middle of a step."""
-        self.steps.no_unrecorded("the trace ends")
-        for doing in self._doing.values():
-            self._recorded(doing, "the trace ends")
+    def end(self) -> list[str]:
+        """The trace is over, perhaps in the middle of a step; why it shows too little, if it breaks off in a work."""
+        return [
+            f"it ends before {event} is recorded behind op {self.world.snapshots[snapshot].op}"
+            for waiting in self.steps.unrecorded.values()
+            for event, snapshot in waiting.items()
+        ]
 
     # ── accesses ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -134,8 +141,8 @@ class Run:
             before = len(self.world.steps)
             self.steps.visit(self._index[work.name])
             fresh = len(self.world.steps) > before
-        elif by in self._doing:
-            self._recorded(self._doing[by], f"{work.name} is next")
+        else:
+            self._over(by, f"{work.name} is next")
         self._source(fact, op, work, modes, at)
         marks = {
             event: self.world.take(fact.after, fact.index, work.on, event, named=event in self.names.named)
@@ -154,7 +161,7 @@ class Run:
         self.edges.extra(work, [one for held in given.values() for one in held])
         self.edges.count(work, {event: 0 for event, held in given.items() if held})
         self.works[work.name] += any(modes.values())
-        self._done(fact, work, thread, by, marks, entry)
+        self._done(fact, work, thread, by, marks, entry, [i for ids in modes.values() for i in ids])
 
     def _source(self, fact: Fact, op: Access, work: Work, modes: Mapping[int, list[int]], at: str) -> None:
         """Reads out of stream order: where the stream alone ordered them behind a write of its own."""
@@ -251,16 +258,20 @@ class Run:
         self, cell: Cell, work: Work, mode: int, marks: Mapping[str, int], entry: int | None
     ) -> Iterable[Cell]:
         """With what the work does to the block; of a forward that writes, also what it was: it may not be full yet."""
-        own = cell.marks
+        own, job = cell.marks, work.name in self._thread
         for event, snapshot in marks.items():
-            if event in self._kept:
+            if event in self._kept and not (job and event in self.names.named):
                 own = put(own, event, snapshot)
         if entry is not None:
             own = put(own, QUEUE + str(work.publishes), entry)
+        block = self.blocks.then(cell.block, work.then)
+        if work.name in self._index and not work.every_step and any(self.blocks.mode(work, block)):
+            own = put(own, DID + work.name, 0)
         used = len(self.world.steps) if self.blocks.uses and work.name in self._index else 0
         done = cell._replace(
-            block=self.blocks.then(cell.block, work.then),
+            block=cell.block if job else block,
             marks=own,
+            ending=work.name if job else cell.ending,
             jobs=tuple(job for job in cell.jobs if job.queue != work.takes),
             last_use=used if used and work.on == self._recorder else cell.last_use,
             via=0,
@@ -270,35 +281,59 @@ class Run:
             yield done._replace(block=cell.block)
 
     def _done(
-        self, fact: Fact, work: Work, thread: str, by: str, marks: Mapping[str, int], entry: int | None
-    ) -> None:
+        self, fact: Fact, work: Work, thread: str, by: str, marks: Mapping[str, int], entry: int | None,
+        blocks: list[int],
+    ) -> None:  # fmt: skip
         """What is recorded and published behind the work."""
         self.world.last[work.on] = (fact.after, fact.index)
-        unrecorded = {}
+        unrecorded, recent = {}, {}
         for event, snapshot in marks.items():
-            if self.world.shared(event):
+            named = event in self.names.named
+            if self.world.shared(event) and (thread == MAIN or not named):
                 self.world.signal(event, snapshot)
-            if event in self.names.named:
-                unrecorded[event] = snapshot
+            if named:
+                (unrecorded if blocks or self.world.shared(event) else recent)[event] = snapshot
+        if work.on is not None:
+            self._recent[work.on] = recent
         if thread == MAIN:
             self.steps.unrecorded[work.on] = unrecorded
         else:
-            self._doing[by] = Doing(work, fact.index, unrecorded, entry)
-        if work.on is not None:
-            self._recent[work.on] = {}
+            self._doing[by] = Doing(work, fact.index, unrecorded, entry, blocks)
+            if not work.signals and work.publishes is None:
+                self._over(by, "")
+
+    def _over(self, by: str, when: str) -> None:
+        """The job that the thread is at, if it is at one, has ended: what it does to the facets is done."""
+        doing = self._doing.pop(by, None)
+        if doing is None:
+            return
+        self._recorded(doing, when)
+        for cells, some in self.partition.split(doing.blocks).items():
+            after = Gathered(self._ended(cell, doing.work) for cell in cells).cells()
+            self.partition.assign(some, self.steps.settled(after) if not self.steps.inside else after)
+
+    def _ended(self, cell: Cell, work: Work) -> Cell:
+        if cell.ending != work.name:
+            return cell
+        return cell._replace(block=self.blocks.then(cell.block, work.then), ending="")
 
     # ── records ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _record(self, fact: Fact, op: Record) -> None:
         """A record of an event of the design, under its name, at a place where the design has it."""
         event, on = self.names.event(op.event), self.names.stream(op.on)
+        by = self.world.thread(op.by)
+        if by in self._doing and self._doing[by].work.on == on:
+            self._doing[by].records += 1
         if event not in self.names.named:
             return
-        by = self.world.thread(op.by)
-        waiting = self._doing[by].unrecorded if by in self._doing else self.steps.unrecorded.get(on, {})
+        doing = self._doing.get(by)
+        waiting = doing.unrecorded if doing is not None else self.steps.unrecorded.get(on, {})
         recent = self._recent.setdefault(on, {})
         if event in waiting and self.world.snapshots[waiting[event]].on == on:
             recent[event] = waiting.pop(event)
+            if doing is not None:
+                self._captured(doing, event, recent[event])
         elif event in recent and not self.world.shared(event):
             pass  # one object a block: the design's event of each block that the work touched
         elif any(event == e and on == stream for rule in self.design.rules for stream, e in rule.records):
@@ -313,6 +348,17 @@ class Run:
                        for stream, e in rule.records if e == event]  # fmt: skip
             raise RefusalError(fact.index, f"record {op.event} on {op.on}", f"expected only {' or '.join(places)}")
         self.world.snapshots[recent[event]].objects[op.event] = fact.index
+        if doing is not None and not doing.unrecorded and doing.work.publishes is None:
+            self._over(by, "")
+
+    def _captured(self, doing: Doing, event: str, snapshot: int) -> None:
+        """A further thread recorded an event: from here on the block's, or everybody's, event holds this."""
+        if self.world.shared(event):
+            self.world.signal(event, snapshot)
+        elif event in self._kept:
+            for cells, some in self.partition.split(doing.blocks).items():
+                after = Gathered(cell._replace(marks=put(cell.marks, event, snapshot)) for cell in cells)
+                self.partition.assign(some, after.cells())
 
     def _own_item(self, event: str, on: str, at: int) -> bool:
         """The record is an item of the step by itself, or that of a forward which touched no block."""
@@ -352,12 +398,12 @@ class Run:
             if self.design.threads:
                 self._submit(op)
             return
-        doing = self._doing.pop(by, None)
+        doing = self._doing.get(by)
         if doing is None:
             return
-        self._recorded(doing, f"{by} publishes it (token {op.token})")
         if doing.entry is not None:
             self.world.publish(doing.entry, op.token)
+        self._over(by, f"{by} publishes it (token {op.token})")
 
     def _submit(self, op: Put) -> None:
         queue = self.names.queue(op.token)
@@ -371,7 +417,10 @@ class Run:
             self.partition.each(lambda cells, _, item=item: self.steps.submitted(cells, item, anew=not known))  # type: ignore[misc]
 
     def _recorded(self, doing: Doing, when: str) -> None:
-        for event in doing.unrecorded:
+        events = list(doing.unrecorded)
+        if not events and doing.work.publishes is not None and not doing.records:
+            events = list(doing.work.signals)  # whatever the trace calls it
+        for event in events:
             raise RefusalError(
                 self.steps.at,
                 f"{doing.work.name}: record {event} on {doing.work.on}",

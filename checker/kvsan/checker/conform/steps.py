@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kvsan.checker.conform.cells import NOBODY, Blocks, Cell, Cells, Gathered, Job, Move, Partition, get, put
-from kvsan.checker.conform.world import RefusalError, World
+from kvsan.checker.conform.world import DID, RefusalError, World
 from kvsan.model.design import Block, Fence, Item, Mark, Submit, Work
 
 
@@ -239,6 +239,8 @@ class Steps:
                         gathered.add(cell._replace(block=self.blocks.then(cell.block, item.then)))
                     else:
                         why = (item, lacking)
+                elif get(cell.marks, DID + item.name) != NOBODY:
+                    gathered.add(cell._replace(marks=tuple(m for m in cell.marks if m[0] != DID + item.name)))
                 else:
                     why = (item, f"a block that is {self.blocks.words(cell.block)}")
             cells = gathered.cells()

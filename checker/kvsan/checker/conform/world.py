@@ -31,6 +31,8 @@ class RefusalError(Exception):
 
 QUEUE = "queue "
 """What the mark of a queue entry begins with."""
+DID = "did "
+"""What the mark of a work begins with that was done in this step and leaves the block as due as it was."""
 
 
 @dataclass(slots=True)
@@ -150,7 +152,7 @@ class World:
         """Whether a mark of a cell can be needed no more: the event was seen done, the entry was taken."""
         if mark.startswith(QUEUE):
             return self.taken(at)
-        return self.knows(at)
+        return mark.startswith(DID) or self.knows(at)
 
     def step_seen(self, number: int) -> bool:
         """Whether the host has seen the step of that number (from 1) done."""
