@@ -13,7 +13,7 @@ from kvsan.checker.conform.facts import Fact
 from kvsan.checker.conform.names import Names
 from kvsan.checker.conform.steps import Steps
 from kvsan.checker.conform.world import DID, QUEUE, Entry, RefusalError, World
-from kvsan.model.design import MAIN, Block, Design, Mark, Seen, Work
+from kvsan.model.design import MAIN, Block, Design, Mark, Seen, Submit, Work
 from kvsan.model.ops import Access, Alloc, Free, Get, Poll, Put, Record, Sync, Touch, Wait
 
 LIFE = {Alloc: "alloc", Free: "free", Touch: "touch"}
@@ -59,6 +59,7 @@ class Run:
         self._kept = {event for event in asked if not self.world.shared(event)}
         """Events of one block that somebody asks about."""
         self._recorder = _recorder(design)
+        self._early = any(isinstance(item, Submit) and item.creates for item in design.step)
         self._wrote: dict[int, int] = {}  # the latest op that wrote a block, on a stream that reads blocks too
         self._both = {w.on for w in design.works() if w.reads is not None and w.order == "stream"} & {
             w.on for w in design.works() if w.writes is not None
@@ -84,6 +85,8 @@ class Run:
                 elif isinstance(op, Sync) and op.event is None:
                     self._synced(op, fact.index)
                 self.steps.learnt()
+                if self._early and op.by == self.names.main and isinstance(op, Poll):
+                    self.steps.idle()  # what the poll allows it allows before the record that may follow
             case Put():
                 self._put(fact, op)
             case Get():
@@ -412,7 +415,7 @@ class Run:
         if index is None:
             return
         self.steps.visit(index)
-        items = [item for item in self.design.step[index:] if not isinstance(item, Work | Mark) and hasattr(item, "queue")]
+        items = [item for item in self.design.step[index:] if isinstance(item, Submit)]
         for item in items[:1] if known else items:
             self.partition.each(lambda cells, _, item=item: self.steps.submitted(cells, item, anew=not known))  # type: ignore[misc]
 
