@@ -1,8 +1,8 @@
-"""Five classes of fault, put into the ops of a run by editing them.
+"""Four classes of fault, put into the ops of a run by editing them.
 
 Each function yields what one fault makes of the run, for every place where it can be put. Left out is what changes no
-edge: a wait for a record that the stream has waited for already, a record whose stream has done nothing since its last
-one, a source that nobody orders.
+edge: a wait for what the stream has waited for already, a record whose stream has done nothing since its last one, a
+source in front of which nothing is waited for. The fifth class, a block freed early, is the player's own (`early`).
 """
 
 from __future__ import annotations
@@ -11,20 +11,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from kvsan.model.design import Design
-from kvsan.model.ops import Access, Free, Get, Op, Poll, Put, Record, Sync, Wait
+from kvsan.model.ops import Access, Get, Op, Poll, Put, Record, Sync, Wait
 
 Fault = tuple[str, list[Op]]
 
 
 def dropped_waits(ops: Sequence[Op], design: Design) -> Iterator[Fault]:
     """Drop any one wait."""
-    records: dict[str, int] = {}
-    waited: set[tuple[str, str, int]] = set()
+    work: dict[str, int] = {}
+    records: dict[str, tuple[str, int]] = {}
+    waited: set[tuple[str, tuple[str, int]]] = set()
     for i, op in enumerate(ops):
-        if isinstance(op, Record):
-            records[op.event] = i
+        if isinstance(op, Access) and op.on is not None:
+            work[op.on] = i
+        elif isinstance(op, Record):
+            records[op.event] = (op.on, work.get(op.on, -1))
         elif isinstance(op, Wait) and op.event in records:
-            key = (op.on, op.event, records[op.event])
+            key = (op.on, records[op.event])
             if key not in waited and any(isinstance(later, Access) and later.on == op.on for later in ops[i:]):
                 yield f"without the wait at op {i}", [*ops[:i], *ops[i + 1 :]]
             waited.add(key)
@@ -67,27 +70,15 @@ def early_publications(ops: Sequence[Op], design: Design) -> Iterator[Fault]:
 def early_reads(ops: Sequence[Op], design: Design) -> Iterator[Fault]:
     """Read the source out of order."""
     works = {work.name: work for work in design.works()}
-    recorded: set[str] = set()
+    waits: dict[str, bool] = {}
     for i, op in enumerate(ops):
-        if isinstance(op, Record):
-            recorded.add(op.event.rsplit("#", 1)[0])
-        if isinstance(op, Access) and design.pool in op.reads:
+        if isinstance(op, Wait):
+            waits[op.on] = True
+        elif isinstance(op, Access) and op.on is not None:
             work = works[op.label]
-            if work.order == "stream" and work.on is not None and set(work.after) & recorded:
-                waited = [later for later in ops[:i] if isinstance(later, Wait) and later.on == op.on]
-                if waited:
-                    yield f"op {i} in source order any", [*ops[:i], replace(op, order="any"), *ops[i + 1 :]]
-
-
-def early_frees(ops: Sequence[Op], design: Design) -> Iterator[Fault]:
-    """A free in front of the polls right before it, which it needed."""
-    for i, op in enumerate(ops):
-        if isinstance(op, Free):
-            j = i
-            while j and isinstance(ops[j - 1], Poll | Get) and ops[j - 1].by == op.by:
-                j -= 1
-            if j < i:
-                yield f"the free at op {i} in front of op {j}", [*ops[:j], op, *ops[j:i], *ops[i + 1 :]]
+            if work.order == "stream" and not work.every_step and work.after and waits.get(op.on) and design.pool in op.reads:
+                yield f"op {i} in source order any", [*ops[:i], replace(op, order="any"), *ops[i + 1 :]]
+            waits[op.on] = False
 
 
 EDITS = {

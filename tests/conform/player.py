@@ -3,8 +3,9 @@
 N blocks, one main thread (`h0`) and the design's further threads under their own names, between any two calls of which
 another thread may act. It shares no code with `kvsan.checker.conform` or the proof. `lenient`: it also does what
 engines do and designs do not say (a step leaves a running block out, a block is filled over several steps). `early`:
-the number of the free (from 0) that it does too early: a held block returns one step early, or a rule that returns a
-block does so without the polls and gets that it needs.
+the number of the free (from 0) that it does too early: a held block that the fence's own step uses returns one step
+early, or a rule that returns a block does so without the polls and gets that it needs. (Of a held block that the step
+does not use, the trace does not show when it began to be held: a step earlier is as good, and the free not early.)
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Cell:
     events: dict[str, str] = field(default_factory=dict)  # event of the block -> its object
     tokens: dict[str, str] = field(default_factory=dict)  # queue -> the token of the block's published entry
     held: dict[str, str] = field(default_factory=dict)
+    origin: dict[str, str] = field(default_factory=dict)  # the facets before it was held
     fence: int = 0
     last_use: int = 0
 
@@ -96,7 +98,7 @@ class Player:
             self.ops.append(Poll(MAIN, event, done=True))
 
     def _something(self, cell: Cell) -> None:
-        if cell.held and (cell.fence <= self.seen or self._early(cell.fence == self.seen + 1)):
+        if cell.held and (cell.fence <= self.seen or self._early(self._fence_matters(cell))):
             then, cell.held = tuple(cell.held.items()), {}
             self._set(cell, then, keeps=False)
             return
@@ -124,12 +126,19 @@ class Player:
         if rule.free is None:
             self._set(cell, rule.then, keeps=rule.keeps)
         else:
-            cell.held = dict(rule.then)
+            cell.held, cell.origin = dict(rule.then), dict(cell.facets)
             cell.facets.update(dict.fromkeys(cell.held, "(held)"))
             launched = len(self.steps)
             cell.fence = {Fence.NEWEST: launched, Fence.LAST_USE: cell.last_use, Fence.NEXT: launched + 1}[
                 rule.free.fence
             ]
+
+    def _fence_matters(self, cell: Cell) -> bool:
+        """One step is missing, it uses the block, and no rule would have returned the block at once instead."""
+        others = (rule for rule in self.design.rules if rule.free is None and rule.when.holds(cell.origin)
+                  and not any(isinstance(n, Retired) and cell.last_use > self.seen for n in rule.needs)
+                  and self.design.free.holds({**cell.origin, **dict(rule.then)}))  # fmt: skip
+        return cell.fence == self.seen + 1 == cell.last_use and not any(others)
 
     def _observed(self, obj: str) -> bool:
         return any(isinstance(op, Poll | Sync) and op.event == obj for op in self.ops)

@@ -57,7 +57,7 @@ def conform(trace: Trace, design: Design, maps: Mapping[str, Mapping[str, str]] 
         coverage.note(op)
     names = match(design, header, ops, maps or {})
     found, where = facts(ops, dict(header.streams), names, design)
-    run = Run(design, names, where, attached=header.attached)
+    run = Run(design, names, found, where, attached=header.attached)
     refusal, why = None, coverage.missing(header)
     try:
         for fact in found:

@@ -19,6 +19,9 @@ from kvsan.model.design import Assign, Block, Design, Fence, Retired, Rule, Subm
 
 HELD = "held:"
 NOBODY = -1
+EXACT = "!"
+"""What the mark of an event begins with that a rule records under its name: which of its objects is the block's is not
+known, so each is a cell of its own and none asks for less than another."""
 
 
 class Job(NamedTuple):
@@ -148,11 +151,12 @@ class Blocks:
 
 def put(pairs: tuple[tuple[str, int], ...], name: str, value: int) -> tuple[tuple[str, int], ...]:
     """The mapping with one entry replaced."""
-    return tuple(sorted((*(pair for pair in pairs if pair[0] != name), (name, value))))
+    return tuple(sorted((*(pair for pair in pairs if pair[0].removeprefix(EXACT) != name.removeprefix(EXACT)),
+                         (name, value))))  # fmt: skip
 
 
 def get(pairs: tuple[tuple[str, int], ...], name: str) -> int:
-    return next((value for key, value in pairs if key == name), NOBODY)
+    return next((value for key, value in pairs if key.removeprefix(EXACT) == name), NOBODY)
 
 
 def asks_less(a: Cell, b: Cell) -> bool:
@@ -160,7 +164,10 @@ def asks_less(a: Cell, b: Cell) -> bool:
     `a` is the older one."""
     if a.ending != b.ending or a.fence > b.fence or a.last_use > b.last_use or len(a.marks) != len(b.marks) or len(a.jobs) != len(b.jobs):
         return False
-    return all(x[0] == y[0] and x[1] <= y[1] for x, y in zip(a.marks, b.marks, strict=True)) and all(
+    return all(
+        x[0] == y[0] and (x[1] == y[1] or (x[1] < y[1] and not x[0].startswith(EXACT)))
+        for x, y in zip(a.marks, b.marks, strict=True)
+    ) and all(
         x.queue == y.queue and x.at <= y.at for x, y in zip(a.jobs, b.jobs, strict=True)
     )
 

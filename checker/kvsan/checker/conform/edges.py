@@ -3,7 +3,8 @@
 Missing: the work waits in the design (`after=`) for an event, and no wait on its stream so far holds at least what the
 design's event holds then; or it does, and the source of the work's reads is not read in stream order. What the stream
 knows by another road (the host saw it done before the launch) is no excuse: the edge is what the proof used, and the
-same engine has a run in which the host did not see it.
+same engine has a run in which the host did not see it. Works of a step may share a wait; a job of a further thread has
+its own.
 
 Extra: a wait between two streams of the design in front of a work adds accesses that the scheduler's thread does not
 know to be complete and that none of the work's edges gives. A wait that adds nothing is no extra one.
@@ -81,7 +82,8 @@ class Edges:
             what = f"{event}{self.world.behind(at)}"
             if snap.named and not snap.objects:
                 return f"{edge}: expected a record of {what} before it is waited for"
-            named = snap.named and not any(waited.objects.get(obj, -1) >= op for obj, op in snap.objects.items())
+            have = waited.objects if work.takes is None else _latest(waited.since)
+            named = snap.named and not any(have.get(obj, -1) >= op for obj, op in snap.objects.items())
             if named or not covers(waited.past, snap.past):
                 late = self._nearest(waited)
                 return f"{edge}: missing wait: expected {work.on} to wait for {what}; {late}"
@@ -137,3 +139,12 @@ class Edges:
         for event in given:
             name = Edge(EdgeKind.WAIT, work.name, event).name
             self.used[name] = self.used.get(name, 0) + 1
+
+
+def _latest(waits: Iterable[Fact]) -> dict[str, int]:
+    """The objects that these waits name, and the latest record of each that they bind to."""
+    out: dict[str, int] = {}
+    for fact in waits:
+        assert isinstance(fact.op, Wait)
+        out[fact.op.event] = max(fact.recorded, out.get(fact.op.event, -1))
+    return out

@@ -2,7 +2,8 @@
 
 - pool, stream, label (of an access: the name of a work) and event go by name; what differs is given as
   `--map stream:cuda7=load`, `--map label:copy_h2d=load`, `--map pool:gpu.0=gpu`, `--map event:ev3=load_done`.
-- an event or token may be one of several objects of the same name: `load_done#17` is an object of `load_done`.
+- an event or token may be one of several objects of the same name: `load_done#17` is an object of `load_done`. Of an
+  event `per="block"`, `used#17` is the object of block 17, if all objects of that event end in the id of a block.
 - the scheduler's thread is called `host` in a design; in a trace it is the thread `host`, else `h0`, else
   `--map thread:NAME=host`. Further threads go by name too. If exactly one thread of the design and one of the trace
   are left over they are taken for each other, and the report says so: traces number threads, designs name them.
@@ -40,6 +41,8 @@ class Names:
     """The trace's name of the thread that the design calls `host`."""
     named: frozenset[str]
     """Events of the design that the trace records under their name: their records are checked one by one."""
+    by_block: frozenset[str] = frozenset()
+    """Events of the design whose objects end in the id of their block."""
     notes: tuple[str, ...] = ()
     _seen: dict[tuple[str, str], str] = field(default_factory=dict, compare=False)
 
@@ -55,6 +58,10 @@ class Names:
     def event(self, name: str) -> str:
         """The design's name of an event object."""
         return self._base("event", name)
+
+    def block(self, obj: str) -> int | None:
+        """The block whose object it is, if the name says so."""
+        return int(obj.rsplit("#", 1)[1]) if self.event(obj) in self.by_block else None
 
     def queue(self, token: str) -> str:
         """The design's name of a token's queue."""
@@ -119,9 +126,17 @@ def match(design: Design, header: Header, ops: Sequence[Op], maps: Mapping[str, 
     plain = Names(full, pools[0], main, frozenset())
     events = {event.name for event in design.events}
     named = frozenset(plain.event(op.event) for op in ops if isinstance(op, Record)) & events
+    size = header.pools[pools[0]]
+    loose = {plain.event(op.event) for op in ops if isinstance(op, Record) and not _numbered(op.event, size)}
+    by_block = frozenset(e.name for e in design.events if e.per == "block" and e.name in named - loose)
     notes += [f"stream {name} of the design does not appear" for name in wanted
               if name not in {plain.stream(one) for one in streams}]  # fmt: skip
-    return Names(full, pools[0], main, named, tuple(notes))
+    return Names(full, pools[0], main, named, by_block, tuple(notes))
+
+
+def _numbered(obj: str, size: int) -> bool:
+    number = obj.rpartition("#")[2]
+    return "#" in obj and number.isascii() and number.isdecimal() and len(number) < 10 and int(number) < size
 
 
 def _known(design: Design, maps: Mapping[str, Mapping[str, str]]) -> None:

@@ -4,10 +4,10 @@ not."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvsan.checker.conform.cells import NOBODY, Blocks, Cell, Cells, Gathered, Move, Partition, put
+from kvsan.checker.conform.cells import NOBODY, Blocks, Cell, Cells, Gathered, Move, Partition, get, put
 from kvsan.checker.conform.edges import Edges
 from kvsan.checker.conform.facts import Fact
 from kvsan.checker.conform.names import Names
@@ -36,7 +36,8 @@ class Doing:
 class Run:
     """A run of the design, as far as the ops so far are one."""
 
-    def __init__(self, design: Design, names: Names, where: Mapping[str, int], *, attached: bool) -> None:
+    def __init__(self, design: Design, names: Names, found: Sequence[Fact], where: Mapping[str, int], *,
+                 attached: bool) -> None:  # fmt: skip
         self.design, self.names = design, names
         self.world = World(design, names)
         self.blocks = Blocks(design)
@@ -59,6 +60,13 @@ class Run:
         self._kept = {event for event in asked if not self.world.shared(event)}
         """Events of one block that somebody asks about."""
         self._recorder = _recorder(design)
+        shown = {event for item in design.step if isinstance(item, Submit) for event in item.creates}
+        self._once = {e.name for e in design.events if e.per in ("transfer", "step") and e.name not in shown}
+        self._records: dict[str, int] = {}
+        """The first record of each object."""
+        for fact in found if not attached else ():
+            if isinstance(fact.op, Record):
+                self._records.setdefault(fact.op.event, fact.index)
         self._early = any(isinstance(item, Submit) and item.creates for item in design.step)
         self._wrote: dict[int, int] = {}  # the latest op that wrote a block, on a stream that reads blocks too
         self._both = {w.on for w in design.works() if w.reads is not None and w.order == "stream"} & {
@@ -80,6 +88,8 @@ class Run:
             case Record():
                 self._record(fact, op)
             case Poll(done=True) | Sync():
+                if op.event is not None and op.event in self._records:
+                    self._visible(op.event, fact.index)
                 if op.event is not None and fact.recorded >= 0:
                     self.world.observe(op.event, fact.recorded)
                 elif isinstance(op, Sync) and op.event is None:
@@ -339,7 +349,11 @@ class Run:
                 self._captured(doing, event, recent[event])
         elif event in recent and not self.world.shared(event):
             pass  # one object a block: the design's event of each block that the work touched
-        elif any(event == e and on == stream for rule in self.design.rules for stream, e in rule.records):
+        elif by == MAIN and any((on, event) in rule.records for rule in self.design.rules):
+            past, at = self.world.last.get(on, ((), NOBODY))
+            snapshot = self.world.take(past, at, on, event, named=True)
+            self.world.snapshots[snapshot].objects[op.event] = fact.index
+            self.steps.recorded(event, on, snapshot, self.names.block(op.event))
             return
         elif by == MAIN and self._own_item(event, on, fact.index):
             recent = self._recent[on]
@@ -350,7 +364,16 @@ class Run:
             places += [f"on {stream} by {rule.name!r}" for rule in self.design.rules
                        for stream, e in rule.records if e == event]  # fmt: skip
             raise RefusalError(fact.index, f"record {op.event} on {op.on}", f"expected only {' or '.join(places)}")
-        self.world.snapshots[recent[event]].objects[op.event] = fact.index
+        snap = self.world.snapshots[recent[event]]
+        snap.objects[op.event] = fact.index
+        block = self.names.block(op.event)
+        if block is not None and event in self._kept:
+            own = self.world.take(snap.past, snap.op, snap.on, event, named=True)
+            self.world.snapshots[own].objects[op.event] = fact.index
+            for cells, some in self.partition.split([block]).items():
+                marked = (cell._replace(marks=put(cell.marks, event, own))
+                          if get(cell.marks, event) == recent[event] else cell for cell in cells)  # fmt: skip
+                self.partition.assign(some, Gathered(marked).cells())
         if doing is not None and not doing.unrecorded and doing.work.publishes is None:
             self._over(by, "")
 
@@ -428,6 +451,16 @@ class Run:
                 self.steps.at,
                 f"{doing.work.name}: record {event} on {doing.work.on}",
                 f"expected behind op {doing.op}, before {when}",
+            )
+
+    def _visible(self, obj: str, at: int) -> None:
+        """An object of one transfer or step is seen done only after its record, unless the design lets it be seen."""
+        event = self.names.event(obj)
+        if event in self._once and at < self._records[obj]:
+            raise RefusalError(
+                at,
+                f"{obj} seen done",
+                f"expected a record of {event} before that; it comes at op {self._records[obj]}",
             )
 
     def _synced(self, op: Sync, index: int) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kvsan.checker.conform.cells import NOBODY, Blocks, Cell, Cells, Gathered, Job, Move, Partition, get, put
+from kvsan.checker.conform.cells import EXACT, NOBODY, Blocks, Cell, Cells, Gathered, Job, Move, Partition, get, put
 from kvsan.checker.conform.world import DID, RefusalError, World
 from kvsan.model.design import Block, Fence, Item, Mark, Submit, Work
 
@@ -73,7 +73,7 @@ class Steps:
         while todo:
             cell = todo.pop()
             for move in self.blocks.moves(cell.block):
-                if move.crosses:
+                if move.crosses or self._shown(move):
                     continue
                 if self.lacks(cell, move) is not None:
                     lacking = True
@@ -90,7 +90,7 @@ class Steps:
         """Without what the host knows by now and no stream waits for: nothing more can be asked about it."""
         world = self.world
         if cell.marks:
-            marks = tuple((name, at) for name, at in cell.marks if name in self._awaited or not world.over(name, at))
+            marks = tuple((name, at) for name, at in cell.marks if name.removeprefix(EXACT) in self._awaited or not world.over(name, at))
             if len(marks) != len(cell.marks):
                 cell = cell._replace(marks=marks)
         if cell.fence and world.step_seen(cell.fence):
@@ -109,6 +109,40 @@ class Steps:
                 return lacking
         return None
 
+    def _shown(self, move: Move) -> bool:
+        """A rule that records an event under its name happens at that record, and at no other time."""
+        named = self.world.names.named
+        return move.rule is not None and not move.crosses and any(event in named for _, event in move.rule.records)
+
+    def recorded(self, event: str, on: str, snapshot: int, block: int | None) -> None:
+        """The scheduler's thread recorded an event that a rule records; None: for which block is not known."""
+        self.idle()
+
+        def fired(cells: Cells) -> list[Cell]:
+            return [
+                self.fire(cell, move)._replace(marks=put(cell.marks, EXACT + event, snapshot))
+                for cell in cells
+                for move in self.blocks.moves(cell.block)
+                if self._shown(move) and move.rule is not None and (on, event) in move.rule.records
+                and self.lacks(cell, move) is None
+            ]  # fmt: skip
+
+        if block is None:
+            self.partition.each(lambda cells, _: Gathered((*cells, *fired(cells))).cells())
+            self._dirty = True
+            return
+        for cells, some in self.partition.split([block]).items():
+            after = fired(cells)
+            if not after:
+                rules = [rule.name for rule in self.world.design.rules if (on, event) in rule.records]
+                be = " or ".join(dict.fromkeys(self.blocks.words(cell.block) for cell in cells[:3]))
+                raise RefusalError(
+                    self.at,
+                    f"record {event} on {on} for {self.world.names.pool} {block}",
+                    f"expected a block to which {' or '.join(map(repr, rules))} may happen; it is {be}",
+                )
+            self.partition.assign(some, self.settled(Gathered(after).cells()))
+
     def fire(self, cell: Cell, move: Move) -> Cell:
         rule = move.rule
         if rule is None:
@@ -118,7 +152,8 @@ class Steps:
             steps = len(self.world.steps)
             fence = {Fence.NEWEST: steps, Fence.LAST_USE: cell.last_use, Fence.NEXT: steps + 1}[rule.free.fence]
         for stream, event in rule.records:
-            marks = put(marks, event, self.world.bare(stream, event))
+            if event not in self.world.names.named or move.crosses:
+                marks = put(marks, event, self.world.bare(stream, event))
         return cell._replace(block=move.block, fence=fence, marks=marks, via=cell.via | self.blocks.bits[rule.name])
 
     # ── in a step ─────────────────────────────────────────────────────────────────────────────────────────────────
