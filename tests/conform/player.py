@@ -134,7 +134,9 @@ class Player:
             ]
 
     def _fence_matters(self, cell: Cell) -> bool:
-        """One step is missing, it uses the block, and no rule would have returned the block at once instead."""
+        """The return frees; one step is missing, it uses the block, and no rule would have returned the block at once instead."""
+        if not self.design.free.holds({**cell.facets, **cell.held}):
+            return False
         others = (rule for rule in self.design.rules if rule.free is None and rule.when.holds(cell.origin)
                   and not any(isinstance(n, Retired) and cell.last_use > self.seen for n in rule.needs)
                   and self.design.free.holds({**cell.origin, **dict(rule.then)}))  # fmt: skip

@@ -31,18 +31,20 @@ The trace is read into memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from kvsan.checker.conform.facts import facts
+from kvsan.checker.conform.facts import Facts
 from kvsan.checker.conform.names import KINDS, NamesError, match, parse_maps
 from kvsan.checker.conform.report import Conformance
 from kvsan.checker.conform.run import Run
 from kvsan.checker.conform.world import RefusalError
 from kvsan.checker.coverage import Coverage
 from kvsan.checker.trace import Trace
+from kvsan.checker.trace.header import Header
 from kvsan.model.design import Design, EdgeKind
+from kvsan.model.ops import Op
 
-__all__ = ["KINDS", "Conformance", "NamesError", "RefusalError", "conform", "parse_maps"]
+__all__ = ["KINDS", "Conformance", "NamesError", "RefusalError", "conform", "conform_ops", "parse_maps"]
 
 
 def conform(trace: Trace, design: Design, maps: Mapping[str, Mapping[str, str]] | None = None) -> Conformance:
@@ -50,14 +52,24 @@ def conform(trace: Trace, design: Design, maps: Mapping[str, Mapping[str, str]] 
 
     Raises `TraceError` if the trace cannot be read, `NamesError` if its names cannot be matched.
     """
-    header = trace.header
+    return conform_ops(trace.header, list(trace), design, maps, name=trace.name)
+
+
+def conform_ops(
+    header: Header,
+    ops: Sequence[Op],
+    design: Design,
+    maps: Mapping[str, Mapping[str, str]] | None = None,
+    *,
+    name: str = "trace",
+) -> Conformance:
+    """`conform` for ops that are at hand. Raises `NamesError`."""
     coverage = Coverage()
-    ops = list(trace)
     for op in ops:
         coverage.note(op)
     names = match(design, header, ops, maps or {})
-    found, where = facts(ops, dict(header.streams), names, design)
-    run = Run(design, names, found, where, attached=header.attached)
+    found = Facts(ops, header.streams, names, design)
+    run = Run(design, names, ops, found.agents, attached=header.attached)
     refusal, why = None, coverage.missing(header)
     try:
         for fact in found:
@@ -76,7 +88,7 @@ def conform(trace: Trace, design: Design, maps: Mapping[str, Mapping[str, str]] 
     waits = [edge.name for edge in design.edges if edge.kind is EdgeKind.WAIT]
     guarded = [work for work in design.works() if work.reads is not None or work.writes is not None]
     return Conformance(
-        trace=trace.name,
+        trace=name,
         design=design.name,
         ops=len(ops),
         works=works,

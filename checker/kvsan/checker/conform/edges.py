@@ -21,7 +21,7 @@ from kvsan.checker.conform.world import RefusalError, Where, World
 from kvsan.model.design import EdgeKind, Work
 from kvsan.model.design.parts import Edge
 from kvsan.model.ops import Access, Wait
-from kvsan.model.pasts import Epochs
+from kvsan.model.pasts import Agent, Epochs
 
 _join = Epochs().join
 
@@ -38,12 +38,12 @@ class Waited:
 class Edges:
     """The waits of the trace, stream by stream."""
 
-    def __init__(self, world: World, where: Mapping[str, int]) -> None:
+    def __init__(self, world: World, agents: Mapping[Agent, int]) -> None:
         self.world = world
         self.used: dict[str, int] = {}
         self._streams: dict[Where, Waited] = {}
-        names, own = world.names, {stream.name for stream in world.design.streams}
-        self._agents = {name: at for name, at in where.items() if names.stream(name) in own}
+        self._agents = agents
+        self._own = {stream.name for stream in world.design.streams}
         records = [event for rule in world.design.rules for _, event in rule.records]
         self._at_rules = {event: on for rule in world.design.rules for on, event in rule.records if event in records}
 
@@ -121,9 +121,11 @@ class Edges:
         since, waited.since = waited.since, []
         for fact in since:
             known = _join(_join(fact.before, fact.main), allowed)
-            for name, at in self._agents.items():
-                held = fact.event[at] if at < len(fact.event) else 0
-                if held > (known[at] if at < len(known) else 0) and world.names.stream(name) != work.on:
+            for agent, at in self._agents.items():
+                name = agent.name
+                held = fact.event[at] if at < len(fact.event) and not agent.is_host else 0
+                on = world.names.stream(name)
+                if held > (known[at] if at < len(known) else 0) and on != work.on and on in self._own:
                     raise RefusalError(fact.index, f"{work.name}: extra wait", self._words(fact, work, name, held - 1))
 
     def _words(self, fact: Fact, work: Work, name: str, op: int) -> str:

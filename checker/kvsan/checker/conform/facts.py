@@ -11,7 +11,7 @@ it waited for, at the place of the put; it may be told that its wait is an extra
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvsan.checker.conform.names import Names
@@ -34,7 +34,6 @@ class Fact:
     main: Past = ()
     before: Past = ()
     reads: Past = ()
-    writes: Past = ()
     after: Past = ()
     event: Past = ()
     recorded: int = -1
@@ -50,38 +49,58 @@ def covers(a: Past, b: Past) -> bool:
     return all(y <= x for x, y in zip(a, b, strict=False))
 
 
-def facts(
-    ops: Sequence[Op], streams: dict[str, Stream], names: Names, design: Design
-) -> tuple[list[Fact], dict[str, int]]:
-    """The facts in the order in which they are looked at, and where a past keeps each stream."""
-    lattice = Epochs()
-    order = Order(lattice, streams)
-    main = Agent(names.main, is_host=True)
-    heard: dict[str, int] = {}
-    tokens: dict[str, int] = {}
-    out: list[tuple[int, int, Fact]] = []
-    alone = not design.threads
-    for index, op in enumerate(ops):
-        fact = Fact(index, op)
+class Facts:
+    """The facts of a trace in the order in which they are looked at, worked out no further than they are asked for.
+    `agents`: where a past keeps each stream, as far as that is known by then."""
+
+    def __init__(self, ops: Sequence[Op], streams: Mapping[str, Stream], names: Names, design: Design) -> None:
+        lattice = Epochs()
+        self.agents = lattice.agents
+        self._ops, self._main = ops, Agent(names.main, is_host=True)
+        self._lattice, self._order = lattice, Order(lattice, streams)
+        self._heard = _heard(ops, names.main)
+        self._alone = not design.threads
+
+    def __iter__(self) -> Iterator[Fact]:
+        order: list[int] = list(range(len(self._ops)))
+        if self._alone:
+            main = self._main.name
+            order.sort(key=lambda i: (i if self._ops[i].by == main or self._heard[i] < 0 else self._heard[i],
+                                      self._ops[i].by != main, i))  # fmt: skip
+        made: dict[int, Fact] = {}
+        done = 0
+        for index in order:
+            while done <= index:
+                made[done] = self._fact(done)
+                done += 1
+            yield made.pop(index)
+
+    def _fact(self, index: int) -> Fact:
+        op, order = self._ops[index], self._order
+        fact = Fact(index, op, heard=self._heard[index])
         if isinstance(op, Wait):
-            fact.before = lattice.join(order.past(Agent(op.on)), order.past(Agent(op.by, is_host=True)))
+            fact.before = self._lattice.join(order.past(Agent(op.on)), order.past(Agent(op.by, is_host=True)))
         if isinstance(op, Wait | Poll | Sync) and op.event is not None:
             recorded = order.events.get(op.event)
             if recorded is not None:
                 fact.event, fact.recorded = recorded.past, recorded.op
         issued = order.issue(index, op)
         if issued is not None and isinstance(op, Access):
-            fact.reads, fact.writes = issued.reads, issued.writes
-            agent = Agent(op.on) if op.on is not None else Agent(op.by, is_host=True)
-            fact.after = order.past(agent)
+            fact.reads = issued.reads
+            fact.after = order.past(Agent(op.on) if op.on is not None else Agent(op.by, is_host=True))
+        fact.main = order.past(self._main)
+        return fact
+
+
+def _heard(ops: Sequence[Op], main: str) -> list[int]:
+    """For each op the latest op of the main thread that its thread has been handed something behind."""
+    by: dict[str, int] = {}
+    tokens: dict[str, int] = {}
+    out = []
+    for index, op in enumerate(ops):
+        if isinstance(op, Get) and op.by != main:
+            by[op.by] = max(by.get(op.by, -1), tokens.get(op.token, -1))
+        out.append(index if op.by == main else by.get(op.by, -1))
         if isinstance(op, Put):
-            tokens[op.token] = index if op.by == names.main else heard.get(op.by, -1)
-        elif isinstance(op, Get) and op.by != names.main:
-            heard[op.by] = max(heard.get(op.by, -1), tokens.get(op.token, -1))
-        fact.main = order.past(main)
-        fact.heard = index if op.by == names.main else heard.get(op.by, -1)
-        moved = alone and op.by != names.main and fact.heard >= 0
-        out.append((fact.heard, 1, fact) if moved else (index, 0, fact))
-    out.sort(key=lambda one: (one[0], one[1], one[2].index))
-    where = {agent.name: at for agent, at in lattice.agents.items() if not agent.is_host}
-    return [fact for _, _, fact in out], where
+            tokens[op.token] = out[-1]
+    return out

@@ -14,7 +14,8 @@ from kvsan.checker.conform.names import Names
 from kvsan.checker.conform.steps import Steps
 from kvsan.checker.conform.world import DID, QUEUE, Entry, RefusalError, World
 from kvsan.model.design import MAIN, Block, Design, Mark, Seen, Submit, Work
-from kvsan.model.ops import Access, Alloc, Free, Get, Poll, Put, Record, Sync, Touch, Wait
+from kvsan.model.ops import Access, Alloc, Free, Get, Op, Poll, Put, Record, Sync, Touch, Wait
+from kvsan.model.pasts import Agent
 
 LIFE = {Alloc: "alloc", Free: "free", Touch: "touch"}
 READ, WRITE = 1, 2
@@ -36,7 +37,7 @@ class Doing:
 class Run:
     """A run of the design, as far as the ops so far are one."""
 
-    def __init__(self, design: Design, names: Names, found: Sequence[Fact], where: Mapping[str, int], *,
+    def __init__(self, design: Design, names: Names, ops: Sequence[Op], agents: Mapping[Agent, int], *,
                  attached: bool) -> None:  # fmt: skip
         self.design, self.names = design, names
         self.world = World(design, names)
@@ -44,11 +45,11 @@ class Run:
         start: Cells = self.blocks.everything() if attached else (Cell(self.blocks.start),)
         self.partition = Partition(start)
         self.steps = Steps(self.world, self.blocks, self.partition)
-        self.edges = Edges(self.world, where)
+        self.edges = Edges(self.world, agents)
         self.works: Counter[str] = Counter()
         self.rules = 0
         """The rules that may have happened, as bits."""
-        self._where = where
+        self._agents = agents
         self._works = {work.name: work for work in design.works()}
         self._index = {item.name: i for i, item in enumerate(design.step) if isinstance(item, Work)}
         self._thread = {job.name: thread.name for thread in design.threads for job in thread.jobs}
@@ -64,9 +65,9 @@ class Run:
         self._once = {e.name for e in design.events if e.per in ("transfer", "step") and e.name not in shown}
         self._records: dict[str, int] = {}
         """The first record of each object."""
-        for fact in found if not attached else ():
-            if isinstance(fact.op, Record):
-                self._records.setdefault(fact.op.event, fact.index)
+        for index, op in enumerate(ops if not attached else ()):
+            if isinstance(op, Record):
+                self._records.setdefault(op.event, index)
         self._early = any(isinstance(item, Submit) and item.creates for item in design.step)
         self._wrote: dict[int, int] = {}  # the latest op that wrote a block, on a stream that reads blocks too
         self._both = {w.on for w in design.works() if w.reads is not None and w.order == "stream"} & {
@@ -171,10 +172,20 @@ class Run:
                 after = self._touch(fact, op, work, mode, cells, some[0], at, fresh=fresh, marks=marks, entry=entry,
                                     given=given)  # fmt: skip
                 self.partition.assign(some, after)
+        if not any(modes.values()):
+            self._unaimed(fact, work, at)
         self.edges.extra(work, [one for held in given.values() for one in held])
         self.edges.count(work, {event: 0 for event, held in given.items() if held})
         self.works[work.name] += any(modes.values())
         self._done(fact, work, thread, by, marks, entry, [i for ids in modes.values() for i in ids])
+
+    def _unaimed(self, fact: Fact, work: Work, at: str) -> None:
+        """A work for blocks that the design is not about waits for what is one object for all blocks all the same."""
+        for event in work.after:
+            if event in self.names.named and self.world.shared(event):
+                lacking = self.edges.missing(fact, work, Cell(self.blocks.start), {}, reads=False)
+                if lacking is not None:
+                    raise RefusalError(fact.index, at, lacking)
 
     def _source(self, fact: Fact, op: Access, work: Work, modes: Mapping[int, list[int]], at: str) -> None:
         """Reads out of stream order: where the stream alone ordered them behind a write of its own."""
@@ -182,7 +193,7 @@ class Run:
             if work.order == "call" and op.order != "call":
                 raise RefusalError(fact.index, at, f"source order {op.order}: expected call")
             if op.order != "stream" and work.order == "stream" and work.on in self._both and op.on is not None:
-                agent = self._where.get(op.on, 0)
+                agent = self._agents.get(Agent(op.on), len(fact.reads))
                 known = fact.reads[agent] if agent < len(fact.reads) else 0
                 for i in (*modes[READ], *modes[READ | WRITE]):
                     if self._wrote.get(i, -1) >= known:
