@@ -76,7 +76,13 @@ def early_reads(ops: Sequence[Op], design: Design) -> Iterator[Fault]:
             waits[op.on] = True
         elif isinstance(op, Access) and op.on is not None:
             work = works[op.label]
-            if work.order == "stream" and not work.every_step and work.after and waits.get(op.on) and design.pool in op.reads:
+            if (
+                work.order == "stream"
+                and not work.every_step
+                and work.after
+                and waits.get(op.on)
+                and design.pool in op.reads
+            ):
                 yield f"op {i} in source order any", [*ops[:i], replace(op, order="any"), *ops[i + 1 :]]
             waits[op.on] = False
 

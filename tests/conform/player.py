@@ -114,7 +114,9 @@ class Player:
         rule = self.dice.choice(able)
         frees = self.design.free.holds({**cell.facets, **dict(rule.then)}) and not self.design.free.holds(cell.facets)
         polls = [need for need in rule.needs if not isinstance(need, Retired)]
-        fresh = [need for need in polls if isinstance(need, Seen) and not self._observed(self._object(need.event, cell))]
+        fresh = [
+            need for need in polls if isinstance(need, Seen) and not self._observed(self._object(need.event, cell))
+        ]
         if not self._early(bool(fresh) and frees and rule.free is None):
             for need in polls:
                 if isinstance(need, Seen):
@@ -134,7 +136,7 @@ class Player:
             ]
 
     def _fence_matters(self, cell: Cell) -> bool:
-        """The return frees; one step is missing, it uses the block, and no rule would have returned the block at once instead."""
+        """The return frees; one step is missing, it uses the block, and no rule would have freed it at once instead."""
         if not self.design.free.holds({**cell.facets, **cell.held}):
             return False
         others = (rule for rule in self.design.rules if rule.free is None and rule.when.holds(cell.origin)
@@ -231,9 +233,9 @@ class Player:
         for event in work.after:
             shared = self.per[event] in ("design", "step")
             objects = [self.objects.get(event)] if shared else [cell.events.get(event) for cell in cells]
-            for obj in dict.fromkeys(objects):
-                if obj is not None and obj in self.recorded:
-                    self.ops.append(Wait(by, str(on), obj))
+            for awaited in dict.fromkeys(objects):
+                if awaited is not None and awaited in self.recorded:
+                    self.ops.append(Wait(by, str(on), awaited))
                     yield
         modes = [(cell, work.mode(cell.facets)) for cell in cells]
         reads, writes = [c.number for c, mode in modes if mode[0]], [c.number for c, mode in modes if mode[1]]

@@ -91,7 +91,11 @@ def test_200_seeds_of_faults(name: str) -> None:
         assert conforms(player, ops, design).verdict == "conforms", seed
         for kind, edit in EDITS.items():
             for words, mutant in edit(ops, design):
-                assert conforms(player, mutant, design).verdict != "conforms" or racy(player, mutant), (seed, kind, words)
+                assert conforms(player, mutant, design).verdict != "conforms" or racy(player, mutant), (
+                    seed,
+                    kind,
+                    words,
+                )
 
 
 @pytest.mark.parametrize(

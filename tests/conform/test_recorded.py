@@ -182,9 +182,10 @@ def test_a_source_read_out_of_order() -> None:
     for i in some(where(ops, lambda op: isinstance(op, Access) and op.label == "store")):
         op = ops[i]
         assert isinstance(op, Access)
-        assert "source order any" in caught(
-            load("vllm-symmetric-barrier"), [*ops[:i], replace(op, order="any"), *ops[i + 1 :]]
-        ).line()
+        assert (
+            "source order any"
+            in caught(load("vllm-symmetric-barrier"), [*ops[:i], replace(op, order="any"), *ops[i + 1 :]]).line()
+        )
 
 
 def test_a_block_freed_before_its_store_was_seen() -> None:

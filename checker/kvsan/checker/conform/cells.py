@@ -162,14 +162,18 @@ def get(pairs: tuple[tuple[str, int], ...], name: str) -> int:
 def asks_less(a: Cell, b: Cell) -> bool:
     """Whether whatever can follow in cell `b` can follow in cell `a` of the same block: every fence, event and job of
     `a` is the older one."""
-    if a.ending != b.ending or a.fence > b.fence or a.last_use > b.last_use or len(a.marks) != len(b.marks) or len(a.jobs) != len(b.jobs):
+    if (
+        a.ending != b.ending
+        or a.fence > b.fence
+        or a.last_use > b.last_use
+        or len(a.marks) != len(b.marks)
+        or len(a.jobs) != len(b.jobs)
+    ):
         return False
     return all(
         x[0] == y[0] and (x[1] == y[1] or (x[1] < y[1] and not x[0].startswith(EXACT)))
         for x, y in zip(a.marks, b.marks, strict=True)
-    ) and all(
-        x.queue == y.queue and x.at <= y.at for x, y in zip(a.jobs, b.jobs, strict=True)
-    )
+    ) and all(x.queue == y.queue and x.at <= y.at for x, y in zip(a.jobs, b.jobs, strict=True))
 
 
 class Gathered:
@@ -185,7 +189,8 @@ class Gathered:
         have = self.by.setdefault(cell.block, [])
         for at, other in enumerate(have):
             if asks_less(other, cell):
-                have[at] = other._replace(via=other.via | cell.via)
+                if other.via:  # without a rule it needs none
+                    have[at] = other._replace(via=other.via | cell.via)
                 return False
         have[:] = [other for other in have if not asks_less(cell, other)]
         have.append(cell)

@@ -160,11 +160,11 @@ def _main(threads: Sequence[str], maps: Mapping[str, str]) -> str:
     given = [name for name, is_now in maps.items() if is_now == MAIN]
     if len(given) > 1:
         raise NamesError(f"--map thread: {' and '.join(given)} cannot both be {MAIN}")
+    if given and threads and given[0] not in threads:
+        raise NamesError(f"--map thread:{given[0]}={MAIN}: the trace has no such thread; it has {', '.join(threads)}")
     for name in (*given, MAIN, "h0"):
         if name in threads:
             return name
-    if given and threads:
-        raise NamesError(f"--map thread:{given[0]}={MAIN}: the trace has no such thread; it has {', '.join(threads)}")
     if len(threads) > 1:
         raise NamesError(
             f"which thread runs the scheduler? the trace has {', '.join(threads)};"

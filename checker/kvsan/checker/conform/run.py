@@ -278,9 +278,7 @@ class Run:
             return None
         return f"{work.name}: expected a get of its job of {work.takes!r}, put at op {job.at} or later"
 
-    def _after(
-        self, cell: Cell, work: Work, mode: int, marks: Mapping[str, int], entry: int | None
-    ) -> Iterable[Cell]:
+    def _after(self, cell: Cell, work: Work, mode: int, marks: Mapping[str, int], entry: int | None) -> Iterable[Cell]:
         """With what the work does to the block; of a forward that writes, also what it was: it may not be full yet."""
         own, job = cell.marks, work.name in self._thread
         for event, snapshot in marks.items():
@@ -310,7 +308,8 @@ class Run:
     ) -> None:  # fmt: skip
         """What is recorded and published behind the work."""
         self.world.last[work.on] = (fact.after, fact.index)
-        unrecorded, recent = {}, {}
+        unrecorded: dict[str, int] = {}
+        recent: dict[str, int] = {}
         for event, snapshot in marks.items():
             named = event in self.names.named
             if self.world.shared(event) and (thread == MAIN or not named):

@@ -90,7 +90,11 @@ class Steps:
         """Without what the host knows by now and no stream waits for: nothing more can be asked about it."""
         world = self.world
         if cell.marks:
-            marks = tuple((name, at) for name, at in cell.marks if name.removeprefix(EXACT) in self._awaited or not world.over(name, at))
+            marks = tuple(
+                (name, at)
+                for name, at in cell.marks
+                if name.removeprefix(EXACT) in self._awaited or not world.over(name, at)
+            )
             if len(marks) != len(cell.marks):
                 cell = cell._replace(marks=marks)
         if cell.fence and world.step_seen(cell.fence):
@@ -249,7 +253,9 @@ class Steps:
             return
         for on, event in _records(item):
             if isinstance(item, Mark) and event in self.world.names.named:
-                raise RefusalError(self.at, f"record {event} on {on}", "expected in every step, in front of what follows")
+                raise RefusalError(
+                    self.at, f"record {event} on {on}", "expected in every step, in front of what follows"
+                )
             if self.world.shared(event) and (isinstance(item, Mark) or (isinstance(item, Work) and item.every_step)):
                 self.world.signal(event, self.world.bare(on, event))
 

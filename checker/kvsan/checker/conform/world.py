@@ -29,6 +29,7 @@ class RefusalError(Exception):
         super().__init__(f"op {op}: {at}: {expected}")
         self.op, self.at, self.expected = op, at, expected
 
+
 QUEUE = "queue "
 """What the mark of a queue entry begins with."""
 DID = "did "
