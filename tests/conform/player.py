@@ -207,8 +207,8 @@ class Player:
                         for cells in self._transfers(due):
                             yield from self._work(item, MAIN, cells)
                 yield
-        event = self.design.step_event
-        self.steps[-1] = None if event is None else self.objects.get(event)
+        done = self.design.step_event
+        self.steps[-1] = None if done is None else self.objects.get(done)
 
     def _transfers(self, cells: list[Cell]) -> list[list[Cell]]:
         """One or two of them."""

@@ -24,11 +24,12 @@ def op(kind: str, by: str = "h0", **keys: Any) -> dict[str, Any]:
 
 
 def access(on: str, label: str, **touched: str) -> dict[str, Any]:
-    return op("access", on=on, label=label, **{mode: {"gpu": ids} for mode, ids in touched.items()})
+    blocks = {mode: {"gpu": ids} for mode, ids in touched.items()}
+    return {"op": "access", "by": "h0", "on": on, "label": label, **blocks}
 
 
 def forward(**touched: str) -> dict[str, Any]:
-    return op("access", on="compute", label="forward", **{mode: {"gpu": ids} for mode, ids in touched.items()})
+    return access("compute", "forward", **touched)
 
 
 RUN = [

@@ -200,47 +200,74 @@ class Gathered:
         return tuple(sorted(cell for have in self.by.values() for cell in have))
 
 
+class Group:
+    """Blocks that are the same, and what they may be."""
+
+    __slots__ = ("blocks", "cells")
+
+    def __init__(self, cells: Cells) -> None:
+        self.cells = cells
+        self.blocks: set[int] = set()
+
+
 class Partition:
     """The cells of every block. Blocks that went through the same are kept together, so that a step costs as much as
     there are different histories and not as there are blocks. `rest`: the blocks that no op has named yet."""
 
     def __init__(self, start: Cells) -> None:
         self.rest = start
-        self._of: dict[int, Cells] = {}
-        self._members: dict[Cells, set[int]] = {}
+        self._of: dict[int, Group] = {}
+        self._groups: dict[Cells, Group] = {}
 
-    def split(self, ids: Iterable[int]) -> dict[Cells, list[int]]:
-        """The blocks by what they are."""
+    def split(self, ids: Iterable[int]) -> list[tuple[Cells, list[int]]]:
+        """The blocks by what they are. What comes back is to be given to `assign`, each part as it is."""
         by: dict[int, tuple[Cells, list[int]]] = {}
+        of = self._of
         for i in ids:
-            cells = self._of.get(i, self.rest)
-            found = by.get(id(cells))
+            group = of.get(i)
+            found = by.get(id(group))
             if found is None:
-                by[id(cells)] = (cells, [i])
+                by[id(group)] = (self.rest if group is None else group.cells, [i])
             else:
                 found[1].append(i)
-        out: dict[Cells, list[int]] = {}
-        for cells, some in by.values():
-            out.setdefault(cells, []).extend(some)
-        return out
+        return list(by.values())
 
     def assign(self, ids: list[int], cells: Cells) -> None:
-        members = self._members.setdefault(cells, set())
-        kept = next((self._of[i] for i in members), cells) if members else cells
-        for i in ids:
-            before = self._of.get(i)
-            if before is not None and before is not kept:
-                old = self._members[before]
-                old.discard(i)
-                if not old and before != cells:
-                    del self._members[before]
-            self._of[i] = kept
-        members.update(ids)
+        """Blocks of one part of `split` are this now."""
+        source, target = self._of.get(ids[0]), self._groups.get(cells)
+        if source is not None and source.cells == cells:
+            return
+        if source is not None and len(source.blocks) == len(ids):
+            self._become(source, cells)
+            return
+        if target is None:
+            target = self._groups[cells] = Group(cells)
+        if source is not None:
+            source.blocks.difference_update(ids)
+        target.blocks.update(ids)
+        self._of.update(dict.fromkeys(ids, target))
 
     def each(self, change: Callable[[Cells, int], Cells]) -> None:
         """Changes the cells of all blocks; `change` is also given one of the blocks, for a message (-1: the rest)."""
-        for cells, members in list(self._members.items()):
-            after = change(cells, min(members))
-            if after is not cells and after != cells:
-                self.assign(list(members), after)
+        groups = list(self._groups.values())
+        after = [change(group.cells, min(group.blocks)) for group in groups]
         self.rest = change(self.rest, -1)
+        if all(now is group.cells for group, now in zip(groups, after, strict=True)):
+            return
+        self._groups = {}
+        for group, now in zip(groups, after, strict=True):
+            self._become(group, now)
+
+    def _become(self, group: Group, cells: Cells) -> None:
+        """All blocks of a group are something else now."""
+        if self._groups.get(group.cells) is group:
+            del self._groups[group.cells]
+        group.cells = cells
+        other = self._groups.get(cells)
+        if other is None:
+            self._groups[cells] = group
+            return
+        small, large = sorted((group, other), key=lambda one: len(one.blocks))
+        large.blocks |= small.blocks
+        self._of.update(dict.fromkeys(small.blocks, large))
+        self._groups[cells] = large

@@ -168,7 +168,7 @@ class Run:
             self.world.entries.append(Entry(work.publishes))
         given: dict[str, set[int]] = {event: set() for event in work.after}
         for mode, ids in modes.items():
-            for cells, some in self.partition.split(ids).items():
+            for cells, some in self.partition.split(ids):
                 after = self._touch(fact, op, work, mode, cells, some[0], at, fresh=fresh, marks=marks, entry=entry,
                                     given=given)  # fmt: skip
                 self.partition.assign(some, after)
@@ -331,7 +331,7 @@ class Run:
         if doing is None:
             return
         self._recorded(doing, when)
-        for cells, some in self.partition.split(doing.blocks).items():
+        for cells, some in self.partition.split(doing.blocks):
             after = Gathered(self._ended(cell, doing.work) for cell in cells).cells()
             self.partition.assign(some, self.steps.settled(after) if not self.steps.inside else after)
 
@@ -380,7 +380,7 @@ class Run:
         if block is not None and event in self._kept:
             own = self.world.take(snap.past, snap.op, snap.on, event, named=True)
             self.world.snapshots[own].objects[op.event] = fact.index
-            for cells, some in self.partition.split([block]).items():
+            for cells, some in self.partition.split([block]):
                 marked = (cell._replace(marks=put(cell.marks, event, own))
                           if get(cell.marks, event) == recent[event] else cell for cell in cells)  # fmt: skip
                 self.partition.assign(some, Gathered(marked).cells())
@@ -392,7 +392,7 @@ class Run:
         if self.world.shared(event):
             self.world.signal(event, snapshot)
         elif event in self._kept:
-            for cells, some in self.partition.split(doing.blocks).items():
+            for cells, some in self.partition.split(doing.blocks):
                 after = Gathered(cell._replace(marks=put(cell.marks, event, snapshot)) for cell in cells)
                 self.partition.assign(some, after.cells())
 
@@ -487,7 +487,7 @@ class Run:
         if op.by != self.names.main:
             raise RefusalError(fact.index, f"{kind} by {op.by}", f"expected {MAIN} ({self.names.main}) to do it")
         self.steps.idle()
-        for cells, some in self.partition.split(op.blocks).items():
+        for cells, some in self.partition.split(op.blocks):
             gathered = Gathered()
             for cell in cells:
                 for move in self.blocks.moves(cell.block):

@@ -135,7 +135,7 @@ class Steps:
             self.partition.each(lambda cells, _: Gathered((*cells, *fired(cells))).cells())
             self._dirty = True
             return
-        for cells, some in self.partition.split([block]).items():
+        for cells, some in self.partition.split([block]):
             after = fired(cells)
             if not after:
                 rules = [rule.name for rule in self.world.design.rules if (on, event) in rule.records]
