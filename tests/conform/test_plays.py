@@ -104,7 +104,7 @@ def test_200_seeds_of_faults(name: str) -> None:
         ("vllm-symmetric-barrier", "vllm-after-46278", "load: extra wait"),
         ("vllm-after-46278", "vllm-symmetric-barrier", "load.after(compute_done): missing wait"),
         ("vllm-both-wait-previous-step", "vllm-symmetric-barrier", "after(compute_done): missing wait"),
-        ("vllm-symmetric-barrier", "vllm-load-waits-previous-step", "extra wait"),
+        ("vllm-symmetric-barrier", "vllm-load-waits-previous-step", "load.after(prev_done): missing wait"),
         ("vllm-after-46278", "vllm-after-47653", "one step early"),
         ("copier-symmetric", "copier-deferral", "load: extra wait"),
         ("vllm-no-store-pin", "vllm-symmetric-barrier", "one step early: 'store finished' needs a poll"),

@@ -77,7 +77,7 @@ def conform_ops(
         why += run.end()
     except RefusalError as error:
         refusal = error
-    rules = tuple(rule.name for rule in design.rules if run.rules & run.blocks.bits[rule.name])
+    rules = tuple(rule.name for rule in design.rules if run.world.rules & run.blocks.bits[rule.name])
     works = {work.name: run.works[work.name] for work in design.works() if run.works[work.name]}
     if header.unseen.edges:
         why.append(f"{header.unseen.edges} edges were noticed and not logged")

@@ -5,33 +5,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
-from kvsan.checker.conform.cells import NOBODY, Blocks, Cell, Cells, Gathered, Move, Partition, get, put
+from kvsan.checker.conform.cells import NOBODY, Blocks, Cell, Cells, Gathered, Partition, put
 from kvsan.checker.conform.edges import Edges
 from kvsan.checker.conform.facts import Fact
+from kvsan.checker.conform.life import Life
 from kvsan.checker.conform.names import Names
+from kvsan.checker.conform.records import Records
 from kvsan.checker.conform.steps import Steps
 from kvsan.checker.conform.world import DID, QUEUE, Entry, RefusalError, World
-from kvsan.model.design import MAIN, Block, Design, Mark, Seen, Submit, Work
+from kvsan.model.design import MAIN, Design, Mark, Submit, Work
 from kvsan.model.ops import Access, Alloc, Free, Get, Op, Poll, Put, Record, Sync, Touch, Wait
 from kvsan.model.pasts import Agent
 
-LIFE = {Alloc: "alloc", Free: "free", Touch: "touch"}
 READ, WRITE = 1, 2
-
-
-@dataclass(slots=True)
-class Doing:
-    """The job that a further thread is at: what it still has to record, the entry that it has to publish, how many
-    records it made, and the blocks."""
-
-    work: Work
-    op: int
-    unrecorded: dict[str, int]
-    entry: int | None
-    blocks: list[int]
-    records: int = 0
 
 
 class Run:
@@ -47,27 +34,13 @@ class Run:
         self.steps = Steps(self.world, self.blocks, self.partition)
         self.edges = Edges(self.world, agents)
         self.works: Counter[str] = Counter()
-        self.rules = 0
-        """The rules that may have happened, as bits."""
+        self.records = Records(self.steps, ops, attached=attached)
+        self.life = Life(self.steps)
         self._agents = agents
         self._works = {work.name: work for work in design.works()}
         self._index = {item.name: i for i, item in enumerate(design.step) if isinstance(item, Work)}
         self._thread = {job.name: thread.name for thread in design.threads for job in thread.jobs}
-        self._doing: dict[str, Doing] = {}
-        self._recent: dict[str, dict[str, int]] = {}  # what was recorded for the latest work on a stream
-        asked = {event for work in design.works() for event in work.after}
-        asked |= {item.event for item in design.step if isinstance(item, Block) and item.event is not None}
-        asked |= {need.event for rule in design.rules for need in rule.needs if isinstance(need, Seen)}
-        self._kept = {event for event in asked if not self.world.shared(event)}
-        """Events of one block that somebody asks about."""
         self._recorder = _recorder(design)
-        shown = {event for item in design.step if isinstance(item, Submit) for event in item.creates}
-        self._once = {e.name for e in design.events if e.per in ("transfer", "step") and e.name not in shown}
-        self._records: dict[str, int] = {}
-        """The first record of each object."""
-        for index, op in enumerate(ops if not attached else ()):
-            if isinstance(op, Record):
-                self._records.setdefault(op.event, index)
         self._early = any(isinstance(item, Submit) and item.creates for item in design.step)
         self._wrote: dict[int, int] = {}  # the latest op that wrote a block, on a stream that reads blocks too
         self._both = {w.on for w in design.works() if w.reads is not None and w.order == "stream"} & {
@@ -87,10 +60,10 @@ class Run:
             case Wait():
                 self.edges.wait(fact, self.names.stream(op.on))
             case Record():
-                self._record(fact, op)
+                self.records.record(fact, op)
             case Poll(done=True) | Sync():
-                if op.event is not None and op.event in self._records:
-                    self._visible(op.event, fact.index)
+                if op.event is not None:
+                    self.records.visible(op.event, fact.index)
                 if op.event is not None and fact.recorded >= 0:
                     self.world.observe(op.event, fact.recorded)
                 elif isinstance(op, Sync) and op.event is None:
@@ -105,10 +78,10 @@ class Run:
                     self.world.get(op.token)
                     self.steps.learnt()
                 else:
-                    self._over(self.world.thread(op.by), "its next job")
+                    self.records.over(self.world.thread(op.by), "its next job")
             case Alloc() | Free() | Touch():
                 if op.pool == self.names.pool:
-                    self._life(fact, op)
+                    self.life.take(fact, op)
 
     def end(self) -> list[str]:
         """The trace is over, perhaps in the middle of a step; why it shows too little, if it breaks off in a work."""
@@ -156,7 +129,7 @@ class Run:
             self.steps.visit(self._index[work.name])
             fresh = len(self.world.steps) > before
         else:
-            self._over(by, f"{work.name} is next")
+            self.records.over(by, f"{work.name} is next")
         self._source(fact, op, work, modes, at)
         marks = {
             event: self.world.take(fact.after, fact.index, work.on, event, named=event in self.names.named)
@@ -177,7 +150,7 @@ class Run:
         self.edges.extra(work, [one for held in given.values() for one in held])
         self.edges.count(work, {event: 0 for event, held in given.items() if held})
         self.works[work.name] += any(modes.values())
-        self._done(fact, work, thread, by, marks, entry, [i for ids in modes.values() for i in ids])
+        self.records.done(fact, work, thread, by, marks, entry, [i for ids in modes.values() for i in ids])
 
     def _unaimed(self, fact: Fact, work: Work, at: str) -> None:
         """A work for blocks that the design is not about waits for what is one object for all blocks all the same."""
@@ -231,7 +204,7 @@ class Run:
                 held = self.edges.holds(event, cell, work, virtual)
                 if held != NOBODY:
                     given[event].add(held)
-            self.rules |= cell.via
+            self.world.rules |= cell.via
             for one in self._after(cell, work, mode, marks, entry):
                 gathered.add(one)
         if not gathered.by:
@@ -282,7 +255,7 @@ class Run:
         """With what the work does to the block; of a forward that writes, also what it was: it may not be full yet."""
         own, job = cell.marks, work.name in self._thread
         for event, snapshot in marks.items():
-            if event in self._kept and not (job and event in self.names.named):
+            if event in self.records.kept and not (job and event in self.names.named):
                 own = put(own, event, snapshot)
         if entry is not None:
             own = put(own, QUEUE + str(work.publishes), entry)
@@ -302,130 +275,6 @@ class Run:
         if work.every_step and mode & WRITE and done.block != cell.block:
             yield done._replace(block=cell.block)
 
-    def _done(
-        self, fact: Fact, work: Work, thread: str, by: str, marks: Mapping[str, int], entry: int | None,
-        blocks: list[int],
-    ) -> None:  # fmt: skip
-        """What is recorded and published behind the work."""
-        self.world.last[work.on] = (fact.after, fact.index)
-        unrecorded: dict[str, int] = {}
-        recent: dict[str, int] = {}
-        for event, snapshot in marks.items():
-            named = event in self.names.named
-            if self.world.shared(event) and (thread == MAIN or not named):
-                self.world.signal(event, snapshot)
-            if named:
-                (unrecorded if blocks or self.world.shared(event) else recent)[event] = snapshot
-        if work.on is not None:
-            self._recent[work.on] = recent
-        if thread == MAIN:
-            self.steps.unrecorded[work.on] = unrecorded
-        else:
-            self._doing[by] = Doing(work, fact.index, unrecorded, entry, blocks)
-            if not work.signals and work.publishes is None:
-                self._over(by, "")
-
-    def _over(self, by: str, when: str) -> None:
-        """The job that the thread is at, if it is at one, has ended: what it does to the facets is done."""
-        doing = self._doing.pop(by, None)
-        if doing is None:
-            return
-        self._recorded(doing, when)
-        for cells, some in self.partition.split(doing.blocks):
-            after = Gathered(self._ended(cell, doing.work) for cell in cells).cells()
-            self.partition.assign(some, self.steps.settled(after) if not self.steps.inside else after)
-
-    def _ended(self, cell: Cell, work: Work) -> Cell:
-        if cell.ending != work.name:
-            return cell
-        return cell._replace(block=self.blocks.then(cell.block, work.then), ending="")
-
-    # ── records ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _record(self, fact: Fact, op: Record) -> None:
-        """A record of an event of the design, under its name, at a place where the design has it."""
-        event, on = self.names.event(op.event), self.names.stream(op.on)
-        by = self.world.thread(op.by)
-        if by in self._doing and self._doing[by].work.on == on:
-            self._doing[by].records += 1
-        if event not in self.names.named:
-            return
-        doing = self._doing.get(by)
-        waiting = doing.unrecorded if doing is not None else self.steps.unrecorded.get(on, {})
-        recent = self._recent.setdefault(on, {})
-        if event in waiting and self.world.snapshots[waiting[event]].on == on:
-            recent[event] = waiting.pop(event)
-            if doing is not None:
-                self._captured(doing, event, recent[event])
-        elif event in recent and not self.world.shared(event):
-            pass  # one object a block: the design's event of each block that the work touched
-        elif by == MAIN and any((on, event) in rule.records for rule in self.design.rules):
-            past, at = self.world.last.get(on, ((), NOBODY))
-            snapshot = self.world.take(past, at, on, event, named=True)
-            self.world.snapshots[snapshot].objects[op.event] = fact.index
-            self.steps.recorded(event, on, snapshot, self.names.block(op.event))
-            return
-        elif by == MAIN and self._own_item(event, on, fact.index):
-            recent = self._recent[on]
-        else:
-            places = [f"behind {work.name} on {work.on}" for work in self.design.works() if event in work.signals]
-            places += [f"on {item.on} in the step" for item in self.design.step
-                       if isinstance(item, Mark) and item.event == event]  # fmt: skip
-            places += [f"on {stream} by {rule.name!r}" for rule in self.design.rules
-                       for stream, e in rule.records if e == event]  # fmt: skip
-            raise RefusalError(fact.index, f"record {op.event} on {op.on}", f"expected only {' or '.join(places)}")
-        snap = self.world.snapshots[recent[event]]
-        snap.objects[op.event] = fact.index
-        block = self.names.block(op.event)
-        if block is not None and event in self._kept:
-            own = self.world.take(snap.past, snap.op, snap.on, event, named=True)
-            self.world.snapshots[own].objects[op.event] = fact.index
-            for cells, some in self.partition.split([block]):
-                marked = (cell._replace(marks=put(cell.marks, event, own))
-                          if get(cell.marks, event) == recent[event] else cell for cell in cells)  # fmt: skip
-                self.partition.assign(some, Gathered(marked).cells())
-        if doing is not None and not doing.unrecorded and doing.work.publishes is None:
-            self._over(by, "")
-
-    def _captured(self, doing: Doing, event: str, snapshot: int) -> None:
-        """A further thread recorded an event: from here on the block's, or everybody's, event holds this."""
-        if self.world.shared(event):
-            self.world.signal(event, snapshot)
-        elif event in self._kept:
-            for cells, some in self.partition.split(doing.blocks):
-                after = Gathered(cell._replace(marks=put(cell.marks, event, snapshot)) for cell in cells)
-                self.partition.assign(some, after.cells())
-
-    def _own_item(self, event: str, on: str, at: int) -> bool:
-        """The record is an item of the step by itself, or that of a forward which touched no block."""
-        for index, item in enumerate(self.design.step):
-            if isinstance(item, Mark) and (item.event, item.on) == (event, on):
-                self.steps.visit(index)
-                self._signalled((event,), on, event)
-                return True
-            if isinstance(item, Work) and item.every_step and item.on == on and event in item.signals:
-                if not self.world.shared(event) or (self.steps.inside and index in self.steps.visited
-                                                    and self.steps.cur == index):  # fmt: skip
-                    return False
-                self.steps.visit(index)
-                self._signalled(item.signals, on, event)
-                return True
-        return False
-
-    def _signalled(self, events: Iterable[str], on: str, recorded: str) -> None:
-        past, op = self.world.last.get(on, ((), NOBODY))
-        self.steps.unrecorded[on] = {}
-        self._recent[on] = {}
-        for event in events:
-            if self.world.shared(event):
-                named = event in self.names.named
-                snapshot = self.world.take(past, op, on, event, named=named)
-                self.world.signal(event, snapshot)
-                if event == recorded:
-                    self._recent[on][event] = snapshot
-                elif named:
-                    self.steps.unrecorded[on][event] = snapshot
-
     # ── hand-offs and syncs ───────────────────────────────────────────────────────────────────────────────────────
 
     def _put(self, fact: Fact, op: Put) -> None:
@@ -434,12 +283,7 @@ class Run:
             if self.design.threads:
                 self._submit(op)
             return
-        doing = self._doing.get(by)
-        if doing is None:
-            return
-        if doing.entry is not None:
-            self.world.publish(doing.entry, op.token)
-        self._over(by, f"{by} publishes it (token {op.token})")
+        self.records.publish(by, op)
 
     def _submit(self, op: Put) -> None:
         queue = self.names.queue(op.token)
@@ -452,82 +296,12 @@ class Run:
         for item in items[:1] if known else items:
             self.partition.each(lambda cells, _, item=item: self.steps.submitted(cells, item, anew=not known))  # type: ignore[misc]
 
-    def _recorded(self, doing: Doing, when: str) -> None:
-        events = list(doing.unrecorded)
-        if not events and doing.work.publishes is not None and not doing.records:
-            events = list(doing.work.signals)  # whatever the trace calls it
-        for event in events:
-            raise RefusalError(
-                self.steps.at,
-                f"{doing.work.name}: record {event} on {doing.work.on}",
-                f"expected behind op {doing.op}, before {when}",
-            )
-
-    def _visible(self, obj: str, at: int) -> None:
-        """An object of one transfer or step is seen done only after its record, unless the design lets it be seen."""
-        event = self.names.event(obj)
-        if event in self._once and at < self._records[obj]:
-            raise RefusalError(
-                at,
-                f"{obj} seen done",
-                f"expected a record of {event} before that; it comes at op {self._records[obj]}",
-            )
-
     def _synced(self, op: Sync, index: int) -> None:
         if op.stream is not None:
             self.world.sync(self.names.stream(op.stream), index)
         else:
             for stream in self.design.streams:
                 self.world.sync(stream.name, index)
-
-    # ── a block's life ────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _life(self, fact: Fact, op: Alloc | Free | Touch) -> None:
-        kind = LIFE[type(op)]
-        if op.by != self.names.main:
-            raise RefusalError(fact.index, f"{kind} by {op.by}", f"expected {MAIN} ({self.names.main}) to do it")
-        self.steps.idle()
-        for cells, some in self.partition.split(op.blocks):
-            gathered = Gathered()
-            for cell in cells:
-                for move in self.blocks.moves(cell.block):
-                    if self._shows(kind, move) and self.steps.lacks(cell, move) is None:
-                        after = self.steps.fire(cell, move)
-                        self.rules |= after.via
-                        gathered.add(after._replace(via=0))
-                if kind == "free" and self._freed_by_work and self.blocks.free(cell.block):
-                    gathered.add(cell)
-            if not gathered.by:
-                raise RefusalError(fact.index, f"{kind} {op.pool} {some[0]}", self._unshown(kind, cells))
-            self.partition.assign(some, self.steps.settled(gathered.cells()))
-
-    def _shows(self, kind: str, move: Move) -> bool:
-        if kind == "free":
-            return move.crosses < 0
-        return move.crosses > 0 and move.rule is not None and move.rule.keeps == (kind == "touch")
-
-    @property
-    def _freed_by_work(self) -> bool:
-        """Whether some work, not a rule, makes a block free: then its free is logged when it is free already."""
-        free = {facet for facet in self.blocks.names if facet in str(self.design.free)}
-        return any(facet in free for work in self.design.works() for facet, _ in work.then)
-
-    def _unshown(self, kind: str, cells: Cells) -> str:
-        lacking: dict[str, None] = {}
-        for cell in cells:
-            for move in self.blocks.moves(cell.block):
-                words = self.steps.lacks(cell, move)
-                if words is not None and (self._shows(kind, move) or not move.crosses):
-                    name = "the return of a held block" if move.rule is None else repr(move.rule.name)
-                    lacking[f"{name} needs {words}"] = None
-        if lacking:
-            return "one step early: " + " or ".join(list(lacking)[:3])
-        states = " or ".join(dict.fromkeys(self.blocks.words(cell.block) for cell in list(cells)[:3]))
-        if kind == "free":
-            rules = [rule.name for rule in self.design.rules]
-            return f"expected a block that a rule may return now ({', '.join(rules)}); it is {states}"
-        which = [rule.name for rule in self.design.rules if rule.keeps == (kind == "touch")]
-        return f"expected a free block and a rule that takes it ({', '.join(which) or 'there is none'}); it is {states}"
 
 
 def _recorder(design: Design) -> str | None:

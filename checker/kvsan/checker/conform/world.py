@@ -69,6 +69,8 @@ class World:
         self.last: dict[Where, tuple[Past, int]] = {}
         """What each stream knew behind its latest work, and which op that was."""
         self.main: Past = ()
+        self.rules = 0
+        """The rules that may have happened, as bits (`Blocks.bits`)."""
         self.steps: list[int] = []
         """The snapshot of each step's completion event; -1 until the step has come to it."""
         self.entries: list[Entry] = []
