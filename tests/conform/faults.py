@@ -43,6 +43,10 @@ def moved_records(ops: Sequence[Op], design: Design) -> Iterator[Fault]:
             if isinstance(before, Record) and before.event == op.event:
                 break
             if isinstance(before, Access) and before.on == op.on:
+                event, _, number = op.event.partition("#")
+                touched = [side[design.pool] for side in (before.reads, before.writes) if design.pool in side]
+                if design.event(event).per == "block" and not any(int(number) in blocks for blocks in touched):
+                    break  # the work in front of it is none of that block's
                 yield f"the record at op {i} in front of op {j}", [*ops[:j], op, *ops[j:i], *ops[i + 1 :]]
                 break
 

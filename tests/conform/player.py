@@ -139,9 +139,15 @@ class Player:
         """The return frees; one step is missing, it uses the block, and no rule would have freed it at once instead."""
         if not self.design.free.holds({**cell.facets, **cell.held}):
             return False
-        others = (rule for rule in self.design.rules if rule.free is None and rule.when.holds(cell.origin)
-                  and not any(isinstance(n, Retired) and cell.last_use > self.seen for n in rule.needs)
-                  and self.design.free.holds({**cell.origin, **dict(rule.then)}))  # fmt: skip
+        was = {**cell.facets, **{facet: cell.origin[facet] for facet in cell.held}}
+        others = (
+            rule
+            for rule in self.design.rules
+            if rule.free is None
+            and (rule.when.holds(cell.origin) or rule.when.holds(was))
+            and not any(isinstance(n, Retired) and cell.last_use > self.seen for n in rule.needs)
+            and self.design.free.holds({**was, **dict(rule.then)})
+        )
         return cell.fence == self.seen + 1 == cell.last_use and not any(others)
 
     def _observed(self, obj: str) -> bool:

@@ -142,7 +142,7 @@ def where(ops: Sequence[Op], which: Callable[[Op], bool]) -> list[int]:
     return [i for i, op in enumerate(ops) if which(op)]
 
 
-def some(found: list[int], many: int = 4) -> list[int]:
+def some(found: list[int], many: int = 3) -> list[int]:
     """The first, the last and some between."""
     return sorted({found[i * (len(found) - 1) // (many - 1)] for i in range(many)})
 
@@ -167,14 +167,14 @@ def test_a_record_in_front_of_its_forward() -> None:
     awaited = {op.event for op in ops if isinstance(op, Wait) and op.on in ("load", "store")}
     forwards = where(ops, lambda op: isinstance(op, Access) and op.label == "forward")
     tried = 0
-    for i in some(forwards, 12):
+    for i in some(forwards, 8):
         after = ops[i + 1]
         if not (isinstance(after, Record) and after.event in awaited and isinstance(ops[i + 2], Put)):
             continue
         found = caught(load("vllm-symmetric-barrier"), [*ops[:i], after, ops[i], *ops[i + 2 :]])
         assert "missing wait" in found.line()
         tried += 1
-    assert tried > 3
+    assert tried > 2
 
 
 def test_a_source_read_out_of_order() -> None:
