@@ -1,5 +1,6 @@
-"""The command line: `kvsan check | explain | info | merge | convert | demo`, and from `design_cli` `verify | repair |
-diff | designs`. Thin: every command calls one function and prints.
+"""The command line: `kvsan check | explain | info | merge | convert | demo`; from `design_cli` `verify | repair | diff |
+designs`, from `conform_cli` `conform`, from `serving_cli` `run | bisect`. Thin: every command calls one function and
+prints.
 
 Exit status of `check`: `verdict.Exit`. Bad input or usage is 2, with one line on stderr; Ctrl-C is 130; a fault of
 our own is 70 and says so, since 1 means "hazards" and nothing else.
@@ -17,6 +18,7 @@ from importlib.metadata import version
 
 import click
 
+from kvsan.checker.conform_cli import conform_command
 from kvsan.checker.design_cli import COMMANDS
 from kvsan.checker.judge import Report, check_trace
 from kvsan.checker.terminal import bar, colour, width, write_json
@@ -46,7 +48,8 @@ _assume = click.option(
 def cli() -> None:
     """Finds races on reused KV-cache blocks: a sanitizer for stream ordering in LLM serving engines.
 
-    check, explain, info, merge, convert and demo look at recorded runs; verify, repair, diff and designs at protocols.
+    check, explain, info, merge, convert and demo look at recorded runs; verify, repair, diff and designs at protocols;
+    conform holds a run against a protocol; run and bisect serve with kvsan's own engine.
     """
 
 
@@ -192,7 +195,7 @@ def demo_command() -> None:
     run(width(), colour=colour())
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, conform_command):
     cli.add_command(command)
 
 

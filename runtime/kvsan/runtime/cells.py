@@ -134,10 +134,14 @@ class Cells:
 
     @property
     def transfers(self) -> list[str]:
-        """The event objects of transfers that the host has not seen complete, the oldest first."""
+        """The event objects of transfers that a rule asks for and the host has not seen complete, the oldest first."""
+        asked = {need.event for rule in self.design.rules for need in rule.needs if isinstance(need, Seen)}
         return list(
             dict.fromkeys(
-                event for name, mine in self._events.items() if self.per[name] == "transfer" for event in mine.values()
+                event
+                for name, mine in self._events.items()
+                if self.per[name] == "transfer" and name in asked
+                for event in mine.values()
             )
         )
 
