@@ -201,21 +201,23 @@ class Cells:
             (self.host.touch if keeps else self.host.alloc)(self.pool, taken)
             if self._on_take is not None:
                 self._on_take(taken)
-        planned = blocks[self.table.planned[new] & ~self.table.planned[old]]
-        if len(planned):
-            self.host.plan(self.pool, planned)
+        for work, due in self.table.planned.items():
+            planned = blocks[due[new] & ~due[old]]
+            if len(planned):
+                self.host.plan(self.pool, planned, work)
         if len(freed):
             self.host.free(self.pool, freed)
             if self._on_free is not None:
                 self._on_free(freed)
 
     def noted(self, name: str, blocks: Ids, instance: str | None = None) -> str:
-        """The event object that a record of the name is made on, and from now on the one of these blocks. `instance`: a
-        fresh one, for a transfer or a step."""
+        """The event object that a record of the name is made on, and from now on the one of these blocks (of an event a
+        block, the last one's). `instance`: a fresh one, for a transfer or a step."""
         per = self.per[name]
         if per == "block":
-            (block,) = blocks.tolist()
-            one = self._events[name][block] = f"{name}#{block}"
+            one = ""
+            for block in blocks.tolist():
+                one = self._events[name][block] = f"{name}#{block}"
             return one
         if per == "transfer":
             assert instance is not None

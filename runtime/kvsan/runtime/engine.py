@@ -212,7 +212,7 @@ class Engine:
             else:
                 self.transfers.plan_stores()
             self._plan = self.scheduler.plan()
-        wanted = self._plan.batch is not None or bool(len(self.pool.cells.where(self.pool.cells.table.planned)))
+        wanted = self._plan.batch is not None or bool(len(self.pool.cells.where(self.pool.cells.table.wanted)))
         self._give_up()
         if wanted:
             self._step(done)

@@ -121,6 +121,27 @@ class Stopwatch:
             self.seconds += time.perf_counter() - began
 
 
+def refusal(trial: Trial) -> str | None:
+    """Why the trial cannot be run, in one line; None if it can."""
+    if trial.device == "cuda":
+        try:
+            import torch
+        except ModuleNotFoundError:
+            return "device cuda needs torch; accepted: pip install 'kvsan[gpu]', or --device simulated"
+        if not torch.cuda.is_available():
+            return f"device cuda: torch {torch.__version__} sees no GPU; accepted: --device simulated, on any CPU"
+        return None
+    if trial.spin:
+        return "spin stretches a CUDA kernel; a simulated device needs none (--policy starve:compute)"
+    from kvsan.runtime.device.policy import policy
+
+    try:
+        policy(trial.policy)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def requests_for(trial: Trial) -> tuple[Workload, tuple[Request, ...]]:
     """The workload, the same in every round and fence mode."""
     workload = Workload(requests=trial.requests, concurrency=trial.concurrency, seed=trial.seed, aborts=trial.aborts)

@@ -302,5 +302,5 @@ class SimulatedHost:
     def touch(self, pool: str, blocks: Ids) -> None:
         """Nothing to do."""
 
-    def plan(self, pool: str, blocks: Ids) -> None:
+    def plan(self, pool: str, blocks: Ids, work: str) -> None:
         """Nothing to do."""
