@@ -258,9 +258,8 @@ def test_a_thread_of_the_device_is_traced(run: Run) -> None:
     assert run.lines() == ["host put jobs#1", "copier get jobs#1"]
 
 
-def test_a_load_is_not_as_old_as_the_store_that_was_decided_before_it() -> None:
+def test_a_load_is_not_as_old_as_the_store_that_was_decided_before_it(run: Run) -> None:
     """The block changes hands between the two decisions: the load is the new owner's and of the right generation."""
-    run = Run()
     run.host.alloc("gpu", ids(1))
     run.host.plan("gpu", ids(1), "store")
     run.host.free("gpu", ids(1))
