@@ -503,7 +503,7 @@ def test_a_tee(tmp_path: Path) -> None:
         device.memory(pool, (1, 64), host=pool == "cpu")
     host = device.host("host")
     host.alloc("gpu", ids(0, 1))
-    host.plan("gpu", ids(0), "store")
+    host.plan("gpu", ids(0), "load")
     host.free("gpu", ids(0))
     host.alloc("gpu", ids(0))
     host.put("q", 1)

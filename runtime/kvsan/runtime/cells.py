@@ -134,16 +134,14 @@ class Cells:
 
     @property
     def transfers(self) -> list[str]:
-        """The event objects of transfers that a rule asks for and the host has not seen complete, the oldest first."""
-        asked = {need.event for rule in self.design.rules for need in rule.needs if isinstance(need, Seen)}
-        return list(
-            dict.fromkeys(
-                event
-                for name, mine in self._events.items()
-                if self.per[name] == "transfer" and name in asked
-                for event in mine.values()
-            )
-        )
+        """The event objects of transfers that a rule asks for, of blocks as they are, the oldest first."""
+        out: dict[str, None] = {}
+        for rule in self.design.rules:
+            for need in rule.needs:
+                if isinstance(need, Seen) and self.per[need.event] == "transfer":
+                    mine, holds, code = self._events[need.event], self.when(rule), self.code
+                    out.update((event, None) for block, event in mine.items() if holds[code[block]])
+        return sorted(out, key=_number)
 
     # ── what changes ──────────────────────────────────────────────────────────────────────────────────────────────
 
