@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import click
 
@@ -41,11 +41,19 @@ _assume = click.option(
 )
 
 
+def _version() -> str:
+    """`unknown` where the folders are on the path and nothing is installed."""
+    try:
+        return version("kvsan")
+    except PackageNotFoundError:
+        return "unknown"
+
+
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Docs: README.md, docs/limits.md (what a clean verdict does not cover), docs/model.md (designs).",
 )
-@click.version_option(version("kvsan"), prog_name="kvsan")
+@click.version_option(_version(), prog_name="kvsan")
 def cli() -> None:
     """Finds races on reused KV-cache blocks: a sanitizer for stream ordering in LLM serving engines.
 
