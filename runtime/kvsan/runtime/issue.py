@@ -76,7 +76,7 @@ class Issuer:
         self.lock = RLock()
         self._jobs = {job.takes: job for thread in design.threads for job in thread.jobs}
         self._recorder = next((on for on, event in _recorders(design) if event == design.step_event), None)
-        self._asked = _asked(design)
+        self.asked = _asked(design)
         for thread in design.threads:
             device.thread(thread.name, lambda thread=thread: self.turn(thread.name))  # type: ignore[misc]
 
@@ -114,7 +114,7 @@ class Issuer:
         assert self.cells is not None
         cells = self.cells
         match item:
-            case Mark() if item.event in self._asked:
+            case Mark() if item.event in self.asked:
                 self.host.record(item.on, self._instance(item.event, cells, np.empty(0, np.int64)))
             case Block():
                 blocks = np.arange(len(cells)) if item.when is None else cells.where(cells.table.truth(item.when))
@@ -179,7 +179,7 @@ class Issuer:
         made: dict[str, str] = {}
         for face in faces:
             for name in face.work.signals:
-                if face.cells.design is self.design and name not in self._asked:
+                if face.cells.design is self.design and name not in self.asked:
                     continue
                 if face.cells.per[name] == "block":
                     for block in face.blocks.tolist():
