@@ -150,11 +150,21 @@ class Issuer:
         faces = self.bodies.faces(work, blocks, step)
         if not faces:
             return False
-        if work.on is not None:
-            for event in dict.fromkeys(
-                event for face in faces for name in face.work.after for event in face.cells.instances(name, face.blocks)
-            ):
-                host.wait(work.on, event)
+        self.wait(host, work, faces, work.after)
+        return self.issue(host, work, faces, step)
+
+    def wait(self, host: Host, work: Work, faces: Sequence[Face], names: Sequence[str]) -> None:
+        """The work's waits for these of the events that its own design says (`after`), and for what the designs of its
+        other faces say."""
+        if work.on is None:
+            return
+        wanted = [(faces[0], name) for name in names]
+        wanted += [(face, name) for face in faces[1:] for name in face.work.after]
+        for event in dict.fromkeys(event for face, name in wanted for event in face.cells.instances(name, face.blocks)):
+            host.wait(work.on, event)
+
+    def issue(self, host: Host, work: Work, faces: Sequence[Face], step: int) -> bool:
+        """The work behind its waits, and its records. Returns whether it was issued."""
         try:
             self.bodies.run(host, work, faces, step)
         except DeviceError:

@@ -8,7 +8,7 @@ exactly if the other has, of the same kind. So a search goes on from one of them
 - for each block the accesses that may still race, as (work, mode, who knows of it): the happens-before relation between
   the past and everything that may come, which is all that the future asks of it. Who can know: streams, host threads,
   event objects that somebody may still wait for or poll, entries of queues;
-- which event object is which block's, and what is in the queues.
+- which event object is which block's, what is in the queues, and what work a thread is in the middle of.
 
 Merged are therefore runs that differ
 
@@ -115,9 +115,10 @@ class Keys:
             tuple(shape),
         )
         local = [self._block(block, known) for block in range(player.scope.blocks)]
+        said = [repr(one) for one in local]
         best: tuple[object, ...] | None = None
-        for numbering in self._numberings(local):
-            made = self._joint(numbering, local, known, dict(objects))
+        for numbering in self._numberings(said):
+            made = self._joint(numbering, said, known, dict(objects))
             if best is None or made < best:  # type: ignore[operator]
                 best = made
         assert best is not None
@@ -168,17 +169,18 @@ class Keys:
             for (work, writes), masks in sorted(knowers.items())
         )
 
-    def _numberings(self, local: list[tuple[object, ...]]) -> Iterator[tuple[int, ...]]:
-        """All numberings that sort the blocks by what is said of each alone."""
-        ranked = sorted(range(len(local)), key=lambda block: repr(local[block]))
-        ties = [list(group) for _, group in groupby(ranked, key=lambda block: repr(local[block]))]
+    def _numberings(self, said: list[str]) -> Iterator[tuple[int, ...]]:
+        """All numberings that sort the blocks by what is said of each alone; of blocks with nothing that ties them to
+        others one order would be enough."""
+        ranked = sorted(range(len(said)), key=said.__getitem__)
+        ties = [list(group) for _, group in groupby(ranked, key=said.__getitem__)]
         for choice in product(*(permutations(group) for group in ties)):
             yield tuple(block for group in choice for block in group)
 
     def _joint(
         self,
         numbering: tuple[int, ...],
-        local: list[tuple[object, ...]],
+        said: list[str],
         known: list[int],
         objects: dict[str, int],
     ) -> tuple[object, ...]:
@@ -206,8 +208,12 @@ class Keys:
                 known.append(tracker.tokens.get(token, 0))
                 step = max(0, job.step - player.flight.seen) if self._uses else 0
                 queues.append((queue, job.work, step, tuple(sorted(at[block] for block in job.blocks.tolist()))))
+        for thread, hand in sorted(player.hands.items()):
+            step = max(0, hand.step - player.flight.seen) if self._uses else 0
+            sides = (tuple(sorted(at[b] for b in side)) for side in (hand.blocks, hand.reads, hand.writes))
+            queues.append((thread, hand.work, step, hand.waited, *sides))
         return (
-            tuple(repr(local[block][:-1]) for block in numbering),
+            tuple(said[block] for block in numbering),
             tuple(bound),
             tuple(queues),
             tuple(repr(self._minimal(tracker.accesses[block], known)) for block in numbering),

@@ -37,7 +37,7 @@ from kvsan.runtime.cells import Saved as CellsSaved
 from kvsan.runtime.device import Host, Ids
 from kvsan.runtime.flight import Flight
 from kvsan.runtime.flight import Saved as FlightSaved
-from kvsan.runtime.issue import Face, Issuer
+from kvsan.runtime.issue import Face, Issuer, Job
 
 import numpy as np
 
@@ -53,6 +53,19 @@ class NoSuchMoveError(ValueError):
     """A schedule asks for a choice that there is not, at this place."""
 
 
+class Hand(NamedTuple):
+    """A work that a thread has begun: which blocks it is for and what it does to them, and how many of its waits are
+    issued."""
+
+    work: str
+    blocks: tuple[int, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    step: int
+    waited: int
+    at: int = -1
+
+
 class Saved(NamedTuple):
     """A state of a player."""
 
@@ -61,6 +74,7 @@ class Saved(NamedTuple):
     queues: dict[str, tuple[tuple[str, object], ...]]
     numbers: dict[str, int]
     tracker: State | None
+    hands: dict[str, Hand]
     todo: tuple[int, ...] | None
     out: frozenset[int]
     handed: int
@@ -97,6 +111,7 @@ class Player:
         self.said: list[str] | None = None
         self.done: set[str] = set()
         self._todo: tuple[int, ...] | None = None  # items of the step that are still to come
+        self.hands: dict[str, Hand] = {}
         self._out: frozenset[int] = frozenset()  # blocks that this step leaves out
         self._handed = 0
         self._stale: list[frozenset[str]] = [frozenset()] * scope.blocks
@@ -153,9 +168,8 @@ class Player:
     def run(self, host: Host, work: Work, faces: Sequence[Face], step: int) -> None:
         """The accesses: one for a forward; for copies one a block, so that each says when it was planned."""
         blocks: list[int] = faces[0].blocks.tolist()
-        code = self.cells.code
-        reads = [block for block in blocks if self._reads[work.name][code[block]]]
-        writes = [block for block in blocks if self._writes[work.name][code[block]]]
+        hand = self.hands.get(host.name)
+        reads, writes = self._mode(work, blocks) if hand is None else (list(hand.reads), list(hand.writes))
         if self.said is not None:
             self.said.append(_words(work, host.name, reads, writes, step))
         if reads or writes:
@@ -176,6 +190,13 @@ class Player:
                 step,
                 self._planned.pop((block, work.name), None),
             )
+
+    def _mode(self, work: Work, blocks: Sequence[int]) -> tuple[list[int], list[int]]:
+        code = self.cells.code
+        return (
+            [block for block in blocks if self._reads[work.name][code[block]]],
+            [block for block in blocks if self._writes[work.name][code[block]]],
+        )
 
     def _access(
         self, by: str, work: Work, reads: list[int], writes: list[int], step: int, planned: int | None
@@ -203,6 +224,7 @@ class Player:
             dict(self.device.queues),
             dict(self.device.numbers),
             self.tracker.save() if self.tracker is not None else None,
+            dict(self.hands),
             self._todo,
             self._out,
             self._handed,
@@ -221,6 +243,7 @@ class Player:
         if self.tracker is not None:
             assert saved.tracker is not None
             self.tracker.load(saved.tracker)
+        self.hands = dict(saved.hands)
         self._todo, self._out, self._handed = saved.todo, saved.out, saved.handed
         self._stale, self._planned = list(saved.stale), dict(saved.planned)
         self._ops, self.length = saved.ops, saved.length
@@ -260,8 +283,9 @@ class Player:
         return out
 
     def _turns(self) -> Iterator[Move]:
-        for word, (_, job) in self.words.jobs.items():
-            if job.takes is not None and self.device.queues.get(job.takes):
+        for word, (thread, job) in self.words.jobs.items():
+            hand = self.hands.get(thread.name)
+            if hand.work == job.name if hand is not None else job.takes is not None and self.device.queues.get(job.takes):
                 yield Move(word)
 
     def _see(self) -> bool:
@@ -405,16 +429,42 @@ class Player:
 
     def _turn(self, word: str) -> None:
         thread, job = self.words.jobs[word]
-        if job.takes is None or not self.device.queues.get(job.takes):
+        hand = self.hands.get(thread.name)
+        if hand is None:
+            if job.takes is None or not self.device.queues.get(job.takes):
+                raise self._no(word)
+            entry = self.device.host(thread.name).get(job.takes)
+            hand = self._begin(job, thread.name, entry.blocks, entry.step)
+            self.length += 1
+        elif hand.work != job.name:
             raise self._no(word)
+        self._call(job, thread.name, hand)
+
+    def _begin(self, work: Work, thread: str, blocks: Ids, step: int, at: int = -1) -> Hand:
+        ids = blocks.tolist()
+        reads, writes = self._mode(work, ids)
+        hand = self.hands[thread] = Hand(work.name, tuple(ids), tuple(reads), tuple(writes), step, 0, at)
+        return hand
+
+    def _call(self, work: Work, thread: str, hand: Hand) -> bool:
+        """The next call of a work in hand: a wait, or all the rest. Returns whether it was the last."""
+        host = self.device.host(thread)
+        faces = (Face(self.cells, work, np.array(hand.blocks, np.int64)),)
+        self.length += 1
+        if hand.waited < len(work.after):
+            name = work.after[hand.waited]
+            self.hands[thread] = hand._replace(waited=hand.waited + 1)
+            self.issuer.wait(host, work, faces, [name])
+            self._say(f"{'' if thread == MAIN else thread + ': '}{work.name} waits for {name}")
+            return False
         before = self._codes()
-        ahead, behind = self._calls(job)
-        self.length += ahead
-        self.device.only = job.takes
-        self.issuer.turn(thread.name)
-        self.device.only = None
+        self.issuer.issue(host, work, faces, hand.step)
+        del self.hands[thread]
+        if work.publishes is not None:
+            host.put(work.publishes, Job(work.name, faces[0].blocks, hand.step))
         self._replan(before)
-        self.length += behind
+        self.length += any(event in self._asked for event in work.signals) + (work.publishes is not None)
+        return True
 
     def _choose(self, word: str) -> None:
         if word == END and not self._next():
@@ -445,6 +495,9 @@ class Player:
     def _next(self) -> list[int]:
         """The items that may come next: the first with something to do, or all such of its group. What stands in front
         of them has nothing to do, and is passed when one is chosen."""
+        hand = self.hands.get(MAIN)
+        if hand is not None:
+            return [hand.at]
         items = self.design.step
         todo = self._todo or ()
         for at, first in enumerate(todo):
@@ -475,29 +528,29 @@ class Player:
     def _item(self, at: int) -> None:
         assert self._todo is not None
         item = self.design.step[at]
-        before = self._codes()
-        ahead, behind = self._calls(item) if isinstance(item, Work) else (int(self._split or not isinstance(item, Mark)), 0)
-        self.length += ahead
-        self.issuer.item(item, self.flight.launched)
-        self._replan(before)
-        self.length += behind
+        if isinstance(item, Work) and self._split:
+            hand = self.hands.get(MAIN)
+            if hand is None:
+                due = self.cells.where(self._due[item.name])
+                (face,) = self.faces(item, due, self.flight.launched)
+                hand = self._begin(item, MAIN, face.blocks, self.flight.launched, at)
+            if not self._call(item, MAIN, hand):
+                return
+        else:
+            before = self._codes()
+            self.length += int(self._split or not isinstance(item, Mark))
+            self.issuer.item(item, self.flight.launched)
+            self._replan(before)
         group = getattr(item, "group", None)
         self._todo = tuple(
             other
             for other in self._todo
-            if other != at and (other > at or (group is not None and getattr(self.design.step[other], "group", None) == group))
+            if other > at
+            or (other < at and group is not None and getattr(self.design.step[other], "group", None) == group)
         )
         if not isinstance(item, Work):
             self.done.add(item_name(item))
             self._say(item_name(item))
-
-    def _calls(self, work: Work) -> tuple[int, int]:
-        """How many actions of a proof this is, up to the access and behind it: one, or with several threads one a
-        call."""
-        if not self._split:
-            return 1, 0
-        signals = any(event in self._asked for event in work.signals)
-        return (work.takes is not None) + len(work.after) + 1, signals + (work.publishes is not None)
 
     # ── plans ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

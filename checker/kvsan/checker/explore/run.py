@@ -76,7 +76,7 @@ def replay(design: Design, schedule: Schedule) -> Run:
         for pair, length in player.races:
             races.setdefault(pair, length)
     name = f"{design.name}, {len(schedule.moves)} choices"
-    report = check_trace(_Played(name, header(design, schedule.blocks, str(schedule)), heard))
+    report = check_trace(_Played(name, header(design, schedule.blocks, str(schedule)), heard), all_pairs=True)
     return Run(
         schedule,
         tuple(player.said),

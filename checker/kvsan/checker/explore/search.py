@@ -22,7 +22,7 @@ from kvsan.model.design import Design
 
 SHARE = 64
 """States a share."""
-KEPT = 4_000
+KEPT = 20_000
 """States that a worker keeps, so that it need not play there again."""
 
 Path = tuple[str, ...]
