@@ -1,5 +1,5 @@
-"""The command line: `kvsan check | explain | info | merge | demo`, and from `design_cli` `verify | repair | diff |
-designs`. Thin: every command calls one function and prints.
+"""The command line: `kvsan check | explain | info | merge | demo`, from `design_cli` `verify | repair | diff |
+designs`, from `explore_cli` `explore`. Thin: every command calls one function and prints.
 
 Exit status of `check`: `verdict.Exit`. Bad input or usage is 2, with one line on stderr; Ctrl-C is 130; a fault of
 our own is 70 and says so, since 1 means "hazards" and nothing else.
@@ -18,6 +18,7 @@ from importlib.metadata import version
 import click
 
 from kvsan.checker.design_cli import COMMANDS
+from kvsan.checker.explore_cli import explore_command
 from kvsan.checker.judge import Report, check_trace
 from kvsan.checker.terminal import bar, colour, width, write_json
 from kvsan.checker.trace import Trace, TraceError, open_trace
@@ -46,7 +47,7 @@ _assume = click.option(
 def cli() -> None:
     """Finds races on reused KV-cache blocks: a sanitizer for stream ordering in LLM serving engines.
 
-    check, explain, info, merge and demo look at recorded runs; verify, repair, diff and designs at protocols.
+    check, explain, info, merge and demo look at recorded runs; verify, repair, diff, designs and explore at protocols.
     """
 
 
@@ -172,7 +173,7 @@ def demo_command() -> None:
     run(width(), colour=colour())
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, explore_command):
     cli.add_command(command)
 
 
