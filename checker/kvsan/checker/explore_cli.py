@@ -73,7 +73,7 @@ def explore_command(
     from kvsan.checker.explore import LONG, SMALL, How, explore
     from kvsan.checker.explore.checkpoint import CheckpointError
     from kvsan.checker.explore.report import document, render
-    from kvsan.checker.explore.spread import SpreadError
+    from kvsan.checker.spread import SpreadError
     from kvsan.model.design import DesignError
 
     if exhaustive and runs is not None:
@@ -107,7 +107,7 @@ def explore_command(
     if form == "json":
         write_json(document(outcome))
     else:
-        click.echo(render(outcome, width(), colour=colour()))
+        click.echo(render(outcome, width(), asked=name, colour=colour()))
     if outcome.interrupted:
         click.echo("kvsan: interrupted", err=True)
         raise SystemExit(INTERRUPTED)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kvsan.checker.explore import checkpoint, pct, search
 from kvsan.checker.explore.found import Finding, Mode, Outcome, Progress, claimed, never
+from kvsan.checker.explore.moves import LAUNCH
 from kvsan.checker.explore.run import replay
 from kvsan.checker.explore.schedule import Schedule
 from kvsan.checker.explore.scope import Scope
@@ -127,16 +128,35 @@ def findings(design: Design, scope: Scope, found: dict[Pair, tuple[str, ...]]) -
     proof = proved(design)
     out = []
     for pair, words in found.items():
-        short = shrink(design, scope.blocks, words, pair)
+        short = renumbered(shrink(design, scope.blocks, words, pair))
         schedule = Schedule.of(design, _blocks(short), short)
         out.append(Finding(pair, schedule, replay(design, schedule).races[pair], proof.get(pair), claimed(design, pair)))
     return tuple(sorted(out, key=lambda finding: (not finding.claimed, finding.length, finding.pair)))
 
 
+def renumbered(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The same choices with the blocks numbered in the order in which they come; to a design one block is as another."""
+    numbers: dict[str, int] = {}
+
+    def new(block: str) -> str:
+        return str(numbers.setdefault(block, len(numbers)))
+
+    out = []
+    for word in words:
+        if word.startswith(f"{LAUNCH}-"):
+            out.append("-".join((LAUNCH, *sorted(map(new, word.split("-")[1:])))))
+        elif "." in word:
+            name, _, block = word.rpartition(".")
+            out.append(f"{name}.{new(block)}")
+        else:
+            out.append(word)
+    return tuple(out)
+
+
 def _blocks(words: tuple[str, ...]) -> int:
     """So many blocks a schedule speaks of."""
     numbers = [int(word.rpartition(".")[2]) for word in words if "." in word]
-    numbers += [int(part) for word in words if word.startswith("launch-") for part in word.split("-")[1:]]
+    numbers += [int(part) for word in words if word.startswith(f"{LAUNCH}-") for part in word.split("-")[1:]]
     return max(numbers, default=0) + 1
 
 

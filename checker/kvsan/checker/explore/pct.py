@@ -23,7 +23,7 @@ from kvsan.checker.explore.found import Progress
 from kvsan.checker.explore.moves import LAUNCH
 from kvsan.checker.explore.player import Move, Player
 from kvsan.checker.explore.scope import Scope
-from kvsan.checker.explore.spread import Spread, spread
+from kvsan.checker.spread import Spread, spread
 from kvsan.checker.explore.tracker import Pair
 from kvsan.checker.online import Online
 from kvsan.model.design import Design

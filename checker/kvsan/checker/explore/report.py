@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from kvsan.checker.explore.found import Finding, Outcome, Progress
@@ -14,8 +15,8 @@ FORMAT = 1
 _COLOUR = {"clean": "green", "racy": "red", "incomplete": "yellow"}
 
 
-def render(outcome: Outcome, width: int, *, colour: bool = False) -> str:
-    """The whole report, without a newline at its end."""
+def render(outcome: Outcome, width: int, *, asked: str | None = None, colour: bool = False) -> str:
+    """The whole report, without a newline at its end. `asked`: how the design was named."""
     page = Page(width, colour=colour)
     name = outcome.verdict.name
     page.headline(outcome.design.name, [(name, _COLOUR[name])])
@@ -25,7 +26,7 @@ def render(outcome: Outcome, width: int, *, colour: bool = False) -> str:
     if outcome.never:
         page.line("never in use: " + ", ".join(outcome.never), 2)
     for finding in outcome.findings:
-        _finding(page, outcome, finding)
+        _finding(page, outcome, finding, shlex.quote(asked or outcome.design.name))
     return str(page)
 
 
@@ -41,7 +42,7 @@ def _extent(outcome: Outcome) -> str:
     )
 
 
-def _finding(page: Page, outcome: Outcome, finding: Finding) -> None:
+def _finding(page: Page, outcome: Outcome, finding: Finding, asked: str) -> None:
     run = replay(outcome.design, finding.schedule)
     page.blank()
     unclaimed = "" if finding.claimed else " (the design does not claim that there is none)"
@@ -55,7 +56,7 @@ def _finding(page: Page, outcome: Outcome, finding: Finding) -> None:
         describe(page, hazard)
     page.blank()
     page.line("replay:", 4)
-    page.lines.append(f"    kvsan explore {outcome.design.name} --replay {finding.schedule}")
+    page.lines.append(f"    kvsan explore {asked} --replay {finding.schedule}")
     if finding.pair in outcome.traces:
         page.line(f"trace: {outcome.traces[finding.pair]}", 4)
 

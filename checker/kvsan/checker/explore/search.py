@@ -16,7 +16,7 @@ from kvsan.checker.explore.found import Progress
 from kvsan.checker.explore.key import DIGEST, Keys
 from kvsan.checker.explore.player import Player, Saved
 from kvsan.checker.explore.scope import Scope
-from kvsan.checker.explore.spread import Spread, spread
+from kvsan.checker.spread import Spread, spread
 from kvsan.checker.explore.tracker import Pair
 from kvsan.model.design import Design
 

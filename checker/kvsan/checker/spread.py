@@ -133,7 +133,7 @@ def _do(share: Any) -> Any:
 def spread(make: Callable[[], Worker[S, R]], workers: int, engine: str = "local") -> Spread[S, R]:
     """`engine`: `local` or `ray`. Raises `SpreadError`."""
     if engine == "ray":
-        from kvsan.checker.explore.on_ray import OnRay
+        from kvsan.checker.on_ray import OnRay
 
         return OnRay(make, workers)
     return Here(make) if workers == 1 else Processes(make, workers)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from kvsan.checker.explore.spread import AHEAD, SpreadError, Worker
+from kvsan.checker.spread import AHEAD, SpreadError, Worker
 
 S = TypeVar("S")
 R = TypeVar("R")
