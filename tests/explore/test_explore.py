@@ -277,5 +277,3 @@ def test_the_estimate_is_of_the_right_size() -> None:
     assert late
     assert all(total / 2 < guess < 2 * total for guess in late)
     assert estimate([1, 3], 5, 0, 3) is None
-
-

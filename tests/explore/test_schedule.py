@@ -54,7 +54,9 @@ def test_what_is_no_schedule(text: str, says: str) -> None:
         Schedule.parse(text)
 
 
-@pytest.mark.parametrize("word", ["allocate.1", "see", "nobody.0", "request-finished.0", "launch-7", "copier:load", "+load"])
+@pytest.mark.parametrize(
+    "word", ["allocate.1", "see", "nobody.0", "request-finished.0", "launch-7", "copier:load", "+load"]
+)
 def test_a_choice_that_there_is_not_is_named(word: str) -> None:
     with pytest.raises(ScheduleError, match=r"choice 1 of 2: .* cannot be chosen here; possible: allocate\.0"):
         replay(load("vllm-after-46278"), Schedule.parse(f"kx1/x/0/1/{word},launch"))

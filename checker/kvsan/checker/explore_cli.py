@@ -36,9 +36,15 @@ INTERRUPTED = 130
 @click.option("--random", "runs", type=click.IntRange(1), metavar="N", help="N random runs instead.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random runs.")
 @click.option("--first", is_flag=True, help="Stop at the first race.")
-@click.option("--max-states", type=click.IntRange(1), default=2_000_000, show_default=True, help="Give up behind so many.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes; the answer is the same.")
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where they run.")
+@click.option(
+    "--max-states", type=click.IntRange(1), default=2_000_000, show_default=True, help="Give up behind so many."
+)
+@click.option(
+    "--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes; the answer is the same."
+)
+@click.option(
+    "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where they run."
+)
 @click.option("--checkpoint", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
               help="Goes on from it if it is there, and is kept up to date.")  # fmt: skip
 @click.option("--replay", "schedule", metavar="SCHEDULE", help="Play one schedule and show it.")
@@ -183,5 +189,3 @@ def _bar() -> Iterator[Callable[[Progress], None]]:
             bar.update(task, completed=done, total=of if known else None, description=status(progress))
 
         yield tell
-
-

@@ -52,8 +52,9 @@ class _File(msgspec.Struct, array_like=True):
 
 def asked(design: Design, scope: Scope, mode: str, seed: int) -> str:
     """What a checkpoint belongs to."""
-    return f"{mode}, {scope}, {'seed ' + str(seed) + ', ' if mode == 'random' else ''}{fingerprint(design)}, " + version(
-        "kvsan"
+    return (
+        f"{mode}, {scope}, {'seed ' + str(seed) + ', ' if mode == 'random' else ''}{fingerprint(design)}, "
+        + version("kvsan")
     )
 
 

@@ -109,9 +109,7 @@ def explore(
     )
 
 
-def _why(
-    design: Design, progress: Progress, found: Search | None, *, interrupted: bool, first: bool
-) -> list[str]:
+def _why(design: Design, progress: Progress, found: Search | None, *, interrupted: bool, first: bool) -> list[str]:
     out = []
     works = {work.name for work in design.works()}
     if not progress.done & works:
@@ -130,7 +128,9 @@ def findings(design: Design, scope: Scope, found: dict[Pair, tuple[str, ...]]) -
     for pair, words in found.items():
         short = renumbered(shrink(design, scope.blocks, words, pair))
         schedule = Schedule.of(design, _blocks(short), short)
-        out.append(Finding(pair, schedule, replay(design, schedule).races[pair], proof.get(pair), claimed(design, pair)))
+        out.append(
+            Finding(pair, schedule, replay(design, schedule).races[pair], proof.get(pair), claimed(design, pair))
+        )
     return tuple(sorted(out, key=lambda finding: (not finding.claimed, finding.length, finding.pair)))
 
 

@@ -120,15 +120,15 @@ class Player:
         self.length = 0
         self._found: list[tuple[Pair, int]] = []
         self._split = bool(design.threads)
-        self._plans = {name: facets for name, facets in pending(design).items() if name in {w.name for w in design.works()}}
+        self._plans = {
+            name: facets for name, facets in pending(design).items() if name in {w.name for w in design.works()}
+        }
         self._works = {work.name: work for work in design.works()}
         self._due = {work.name: self.cells.table.due(work) for work in design.works()}
         self._reads = {work.name: self.cells.table.reads(work) for work in design.works()}
         self._writes = {work.name: self.cells.table.writes(work) for work in design.works()}
         self._when = {rule.name: self.cells.table.truth(rule.when) for rule in design.rules}
-        self._to = {
-            rule.name: self.cells.table.after(rule.then, hold=rule.free is not None) for rule in design.rules
-        }
+        self._to = {rule.name: self.cells.table.after(rule.then, hold=rule.free is not None) for rule in design.rules}
         self._fenced = [rule for rule in design.rules if any(isinstance(need, Retired) for need in rule.needs)]
         self._asked = self.issuer.asked
         self._wakes = self._can_wake()
@@ -198,9 +198,7 @@ class Player:
             [block for block in blocks if self._writes[work.name][code[block]]],
         )
 
-    def _access(
-        self, by: str, work: Work, reads: list[int], writes: list[int], step: int, planned: int | None
-    ) -> None:
+    def _access(self, by: str, work: Work, reads: list[int], writes: list[int], step: int, planned: int | None) -> None:
         pool = self.design.pool
         self._op(
             Access(
@@ -285,7 +283,11 @@ class Player:
     def _turns(self) -> Iterator[Move]:
         for word, (thread, job) in self.words.jobs.items():
             hand = self.hands.get(thread.name)
-            if hand.work == job.name if hand is not None else job.takes is not None and self.device.queues.get(job.takes):
+            if (
+                hand.work == job.name
+                if hand is not None
+                else job.takes is not None and self.device.queues.get(job.takes)
+            ):
                 yield Move(word)
 
     def _see(self) -> bool:

@@ -33,9 +33,7 @@ def render(outcome: Outcome, width: int, *, asked: str | None = None, colour: bo
 def _extent(outcome: Outcome) -> str:
     done = outcome.progress
     if done.mode == "random":
-        return (
-            f"{count(done.runs, 'random run')} of {outcome.scope}; {count(done.moves, 'choice')} in {done.seconds:.1f} s"
-        )
+        return f"{count(done.runs, 'random run')} of {outcome.scope}; {count(done.moves, 'choice')} in {done.seconds:.1f} s"
     over = "all runs of" if not outcome.why and not done.waiting else "runs of"
     return (
         f"{over} {outcome.scope}: {count(done.states, 'state')}, {count(done.moves, 'choice')} in {done.seconds:.1f} s"

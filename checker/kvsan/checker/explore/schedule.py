@@ -73,7 +73,9 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         # what stands as it does if nobody says anything is left out, so that a new field changes no old fingerprint
         kept = {
-            one.name: _plain(getattr(value, one.name)) for one in fields(value) if getattr(value, one.name) != one.default
+            one.name: _plain(getattr(value, one.name))
+            for one in fields(value)
+            if getattr(value, one.name) != one.default
         }
         return [type(value).__name__, kept]
     if isinstance(value, Enum):

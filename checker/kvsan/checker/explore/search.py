@@ -147,9 +147,7 @@ def run(
         work.close()
 
 
-def _shares(
-    work: Spread[list[Path], Expanded], level: list[Path], at: int
-) -> Iterator[tuple[list[Path], Expanded]]:
+def _shares(work: Spread[list[Path], Expanded], level: list[Path], at: int) -> Iterator[tuple[list[Path], Expanded]]:
     shares = [level[start : start + SHARE] for start in range(at, len(level), SHARE)]
     return zip(shares, work.map(shares), strict=True)
 
