@@ -8,7 +8,7 @@ asserted.
 from __future__ import annotations
 
 import pytest
-from conftest import Note
+from benchmarks.conftest import Note, pedantic
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kvsan.checker.explore import LONG, SMALL, How, Pair, Scope, count, explore
@@ -26,6 +26,7 @@ def bench_random_schedules(benchmark: BenchmarkFixture, note: Note, name: str, s
     walker = Walker(load(name), scope, 0)
     walked = benchmark(walker, (0, RUNS))
     assert not walked.found
+    assert benchmark.stats is not None
     minute = 60 * RUNS / benchmark.stats["min"]
     note(f"random schedules of {name}, {scope}", f"{minute:,.0f} a minute and core")
 
@@ -42,7 +43,7 @@ def bench_war_of_47282(benchmark: BenchmarkFixture) -> None:
 def bench_exhaustive(benchmark: BenchmarkFixture, note: Note, name: str, workers: int) -> None:
     """Goal: 5 minutes on two cores."""
     how = How(workers=workers)
-    outcome = benchmark.pedantic(explore, (load(name), SMALL, how), rounds=1)
+    outcome = pedantic(benchmark, explore, load(name), SMALL, how)
     assert outcome.verdict.name == "clean"
     done = outcome.progress
     note(f"all runs of {name}, {SMALL}, {workers} workers", f"{done.states:,} states, {done.seconds:.0f} s")
@@ -52,7 +53,7 @@ def bench_exhaustive(benchmark: BenchmarkFixture, note: Note, name: str, workers
 def bench_reduction(benchmark: BenchmarkFixture, note: Note, name: str) -> None:
     """Host schedules by plain enumeration against what a search visits; counted, not walked."""
     scope = Scope(2, 2, 2)
-    counted = benchmark.pedantic(count, (load(name), scope), rounds=1)
+    counted = pedantic(benchmark, count, load(name), scope)
     outcome = explore(load(name), scope)
     assert counted.schedules is not None
     note(

@@ -86,7 +86,8 @@ def test_json() -> None:
 def test_a_design_file_is_explored_by_the_name_that_it_was_given(tmp_path: Path) -> None:
     file = tmp_path / "my design.py"
     file.write_text(
-        "from kvsan.model.designs import load\nDESIGN = load('vllm-symmetric-barrier').without('load.after(compute_done)')\n"
+        "from kvsan.model.designs import load\n"
+        "DESIGN = load('vllm-symmetric-barrier').without('load.after(compute_done)')\n"
     )
     result = kvsan("explore", file, *SMALL)
     assert result.exit_code == 1

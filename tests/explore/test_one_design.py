@@ -40,7 +40,10 @@ def test_it_is_the_same_object(name: str) -> None:
     assert player.issuer.design is design
     assert player.cells.design is design
     made = engine(design)
-    assert any(cells.design is design for cells in (made.issuer.cells, made.transfers.gpu) if cells is not None)
+    assert made.issuer.cells is not None
+    pools = (made.transfers.gpu, made.transfers.host, made.transfers.staging)
+    used = [pool.cells.design for pool in pools if pool is not None]
+    assert any(one is design for one in used)
 
 
 def waits(design: Design) -> set[tuple[str, str]]:

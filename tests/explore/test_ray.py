@@ -73,10 +73,6 @@ class Squarer:
 
 @pytest.mark.usefixtures("cluster")
 def test_a_killed_worker_costs_its_share_and_nothing_else(tmp_path: Path) -> None:
-    import cloudpickle  # type: ignore[import-not-found, unused-ignore]  # comes with Ray
-
-    del cloudpickle
-
     def make(folder: Path = tmp_path) -> Squarer:
         return Squarer(folder)
 

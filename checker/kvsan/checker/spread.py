@@ -38,10 +38,10 @@ class Worker(Protocol[S_contra, R_co]):
     def __call__(self, share: S_contra, /) -> R_co: ...
 
 
-class Spread(Protocol[S, R]):
+class Spread(Protocol[S_contra, R_co]):
     """Does shares."""
 
-    def map(self, shares: Iterable[S]) -> Iterator[R]:
+    def map(self, shares: Iterable[S_contra]) -> Iterator[R_co]:
         """The answers, in the order of the shares. They are taken from the iterable a little ahead."""
 
     def close(self) -> None:

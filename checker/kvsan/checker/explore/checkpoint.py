@@ -1,8 +1,8 @@
 """An exploration kept in a file, so that it can go on where it was.
 
-What is in it depends on the design, the scope and how it is explored, and on the version of kvsan: a file of another one
-is refused, because states are known by their digest alone. It is written beside its place and then put there, so that
-an interruption leaves the old one.
+What is in it depends on the design, the scope and how it is explored, and on the version of kvsan: a file of another
+one is refused, because states are known by their digest alone. It is written beside its place and then put there, so
+that an interruption leaves the old one.
 """
 
 from __future__ import annotations

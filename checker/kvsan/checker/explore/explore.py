@@ -135,7 +135,7 @@ def findings(design: Design, scope: Scope, found: dict[Pair, tuple[str, ...]]) -
 
 
 def renumbered(words: tuple[str, ...]) -> tuple[str, ...]:
-    """The same choices with the blocks numbered in the order in which they come; to a design one block is as another."""
+    """The same choices with the blocks numbered as they come; to a design one block is as good as another."""
     numbers: dict[str, int] = {}
 
     def new(block: str) -> str:

@@ -29,6 +29,7 @@ import hashlib
 import marshal
 from collections.abc import Iterator
 from itertools import groupby, permutations, product
+from typing import Any, cast
 
 from kvsan.checker.explore.player import Player
 from kvsan.model.design import MAIN, Block, Design, Mark, Retired, Seen, Work
@@ -83,7 +84,7 @@ class Keys:
 
     def digest(self) -> bytes:
         """The key in `DIGEST` bytes."""
-        return hashlib.blake2b(marshal.dumps(self.key(), 2), digest_size=DIGEST).digest()
+        return hashlib.blake2b(marshal.dumps(cast("Any", self.key()), 2), digest_size=DIGEST).digest()
 
     def key(self) -> tuple[object, ...]:
         """The canonical key, of plain values."""
@@ -103,8 +104,9 @@ class Keys:
                 continue
             shape.append(objects.setdefault(one, len(objects)))
         if self._sees:
-            for event in flight.unseen_events:
-                shape.append(-1 if event is None else objects.setdefault(event, len(objects)))
+            shape += [
+                -1 if event is None else objects.setdefault(event, len(objects)) for event in flight.unseen_events
+            ]
         order = list(objects)
         known += [self._past(event) for event in order]
         common = (
@@ -119,7 +121,7 @@ class Keys:
         best: tuple[object, ...] | None = None
         for numbering in self._numberings(said):
             made = self._joint(numbering, said, known, dict(objects))
-            if best is None or made < best:  # type: ignore[operator]
+            if best is None or made < best:
                 best = made
         assert best is not None
         return (*common, *best)

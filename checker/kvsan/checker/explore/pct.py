@@ -23,9 +23,9 @@ from kvsan.checker.explore.found import Progress
 from kvsan.checker.explore.moves import LAUNCH
 from kvsan.checker.explore.player import Move, Player
 from kvsan.checker.explore.scope import Scope
-from kvsan.checker.spread import Spread, spread
 from kvsan.checker.explore.tracker import Pair
 from kvsan.checker.online import Online
+from kvsan.checker.spread import Spread, spread
 from kvsan.model.design import Design
 from kvsan.model.hazard import Kind
 from kvsan.model.ops import Op, Stream

@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import NamedTuple
 
+import numpy as np
+
 from kvsan.checker.explore.device import NullDevice
 from kvsan.checker.explore.moves import END, LAUNCH, SEE, Words, item_name
 from kvsan.checker.explore.scope import Scope
@@ -38,8 +40,6 @@ from kvsan.runtime.device import Host, Ids
 from kvsan.runtime.flight import Flight
 from kvsan.runtime.flight import Saved as FlightSaved
 from kvsan.runtime.issue import Face, Issuer, Job
-
-import numpy as np
 
 
 class Move(NamedTuple):

@@ -33,7 +33,8 @@ def render(outcome: Outcome, width: int, *, asked: str | None = None, colour: bo
 def _extent(outcome: Outcome) -> str:
     done = outcome.progress
     if done.mode == "random":
-        return f"{count(done.runs, 'random run')} of {outcome.scope}; {count(done.moves, 'choice')} in {done.seconds:.1f} s"
+        made = f"{count(done.moves, 'choice')} in {done.seconds:.1f} s"
+        return f"{count(done.runs, 'random run')} of {outcome.scope}; {made}"
     over = "all runs of" if not outcome.why and not done.waiting else "runs of"
     return (
         f"{over} {outcome.scope}: {count(done.states, 'state')}, {count(done.moves, 'choice')} in {done.seconds:.1f} s"
@@ -68,9 +69,9 @@ def _steps(page: Page, run: Run) -> None:
 def hazard_of(run: Run, finding: Finding) -> Hazard | None:
     """The checker's own report of the pair."""
     for hazard in run.report.hazards:
-        if hazard.kind is finding.pair.kind and hazard.later.label == finding.pair.later:
-            if hazard.kind is Kind.GEN or hazard.earlier.label == finding.pair.earlier:
-                return hazard
+        earlier = finding.pair.earlier if hazard.kind is Kind.GEN else hazard.earlier.label
+        if (hazard.kind, earlier, hazard.later.label) == finding.pair:
+            return hazard
     return None
 
 

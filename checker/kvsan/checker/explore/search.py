@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 from kvsan.checker.explore.found import Progress
 from kvsan.checker.explore.key import DIGEST, Keys
 from kvsan.checker.explore.player import Player, Saved
 from kvsan.checker.explore.scope import Scope
-from kvsan.checker.spread import Spread, spread
 from kvsan.checker.explore.tracker import Pair
+from kvsan.checker.spread import Spread, spread
 from kvsan.model.design import Design
 
 SHARE = 64
@@ -169,7 +170,7 @@ def _merge(search: Search, path: Path, children: list[Child]) -> None:
 def estimate(sizes: Sequence[int], next_size: int, at: int, of: int) -> int | None:
     """How many states there may be still. Levels grow by a factor that falls about evenly from level to level; it is
     continued so. None: too early to say."""
-    grown = [b / a for a, b in zip(sizes[2:], sizes[3:], strict=False)]
+    grown = [b / a for a, b in pairwise(sizes[2:])]
     if at and of:
         sizes, grown = [*sizes, next_size * of // at], [*grown, next_size * of / at / of]
     if len(grown) < 5:

@@ -13,7 +13,7 @@ between the same works.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from kvsan.model.design import MAIN, Design
