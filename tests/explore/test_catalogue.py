@@ -48,7 +48,12 @@ def test_proof_and_all_runs_agree_in_the_whole_scope(name: str) -> None:
     agree(design, explore(design, Scope(2, 2, 3), How(workers=2)))
 
 
-@pytest.mark.parametrize("name", names())
+SOME = ["copier-symmetric", "copier-unpinned-when-queued", "kvsan-default", "lmcache-staging", "vllm-after-45357"]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in SOME else (pytest.mark.sweep,)) for name in names()]
+)
 def test_proof_and_200_random_runs_agree(name: str) -> None:
     """Not every pair in 200 runs, but the verdict; and no pair that the proof has not."""
     design = load(name)

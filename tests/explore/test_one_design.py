@@ -16,17 +16,19 @@ from kvsan.model.proof import Proved, Refuted, verify
 from kvsan.runtime.engine import Engine, Sizes
 from kvsan.runtime.language import Group, Model
 from kvsan.runtime.serve import serve
-from kvsan.runtime.workload import Workload, requests_of
+from kvsan.runtime.workload import Workload, blocks_for, requests_of
 from runtime.immediate import Immediate
 
 MODEL = Model(groups=(Group("full"), Group("window", 64)), stop_every=40)
-REQUESTS = requests_of(Workload(requests=8, concurrency=6, seed=3, aborts=0.1), MODEL)
+WORKLOAD = Workload(requests=30, concurrency=12, seed=3, aborts=0.1)
+REQUESTS = requests_of(WORKLOAD, MODEL)
+BLOCKS = blocks_for(WORKLOAD, MODEL, oversubscribed=4, requests=REQUESTS)
 BARRIER = "load.after(compute_done)"
 SCOPE = Scope(2, 1, 3)
 
 
 def engine(design: Design) -> Engine:
-    return Engine(design, Immediate(), MODEL, Sizes(120, 200, slots=6, budget=192))
+    return Engine(design, Immediate(), MODEL, Sizes(BLOCKS.gpu, BLOCKS.host, slots=12, budget=192))
 
 
 @pytest.mark.parametrize("name", names())
@@ -49,7 +51,7 @@ def test_it_is_the_same_object(name: str) -> None:
 def waits(design: Design) -> set[tuple[str, str]]:
     """The waits of the engine in a served workload."""
     made = engine(design)
-    serve(made, REQUESTS, 6)
+    serve(made, REQUESTS, 12)
     return {(call[1], call[2]) for call in made.device.calls if call[0] == "wait"}  # type: ignore[attr-defined]
 
 

@@ -19,8 +19,8 @@ from model.random_designs import random_design
 
 def walk(design: Design, scope: Scope, seed: int) -> tuple[str, ...]:
     player, dice = Player(design, scope), random.Random(seed)
-    out = []
-    while moves := player.moves():
+    out: list[str] = []
+    while (moves := player.moves()) and len(out) < 80:  # some design has a rule that can be applied for ever
         word = dice.choice(moves).word
         player.do(word)
         out.append(word)
