@@ -21,7 +21,7 @@ from functools import partial
 
 from kvsan.checker.explore.found import Progress
 from kvsan.checker.explore.moves import LAUNCH
-from kvsan.checker.explore.player import Move, Player
+from kvsan.checker.explore.player import Move, Player, pools
 from kvsan.checker.explore.scope import Scope
 from kvsan.checker.explore.tracker import Pair
 from kvsan.checker.online import Online
@@ -90,7 +90,7 @@ class Walker:
 
     def __init__(self, design: Design, scope: Scope, seed: int) -> None:
         self._design, self._seed = design, seed
-        self._pools = {design.pool: scope.blocks}
+        self._pools = pools(design, scope.blocks)
         self._streams = {stream.name: Stream() for stream in design.streams}
         self._player = Player(design, scope, self._hear)
         self._online = Online(self._pools, self._streams)

@@ -32,6 +32,7 @@ from kvsan.checker.explore.scope import Scope
 from kvsan.checker.explore.tracker import Pair, State, Tracker
 from kvsan.model.design import MAIN, Block, Design, Got, Item, Mark, Retired, Rule, Submit, Work
 from kvsan.model.design.check import pending
+from kvsan.model.design.sound import OTHER_POOL
 from kvsan.model.hazard import Kind
 from kvsan.model.ops import Access, Blocks, Op
 from kvsan.runtime.cells import NONE, Cells
@@ -40,6 +41,15 @@ from kvsan.runtime.device import Host, Ids
 from kvsan.runtime.flight import Flight
 from kvsan.runtime.flight import Saved as FlightSaved
 from kvsan.runtime.issue import Face, Issuer, Job
+
+
+NOBODY = {OTHER_POOL: Blocks.of([0])}
+"""What a forward reads that is for none of the blocks, so that it is an access at all."""
+
+
+def pools(design: Design, blocks: int) -> dict[str, int]:
+    """The pools of a player's ops, with their sizes."""
+    return {design.pool: blocks, OTHER_POOL: 1}
 
 
 class Move(NamedTuple):
@@ -166,7 +176,8 @@ class Player:
         return (Face(self.cells, work, blocks),)
 
     def run(self, host: Host, work: Work, faces: Sequence[Face], step: int) -> None:
-        """The accesses: one for a forward; for copies one a block, so that each says when it was planned."""
+        """The access. What was planned for an earlier generation is one of its own, since an op says only once when it
+        was planned; of the rest the latest plan is behind every rebirth."""
         blocks: list[int] = faces[0].blocks.tolist()
         hand = self.hands.get(host.name)
         reads, writes = self._mode(work, blocks) if hand is None else (list(hand.reads), list(hand.writes))
@@ -175,21 +186,19 @@ class Player:
         if reads or writes:
             self.done.add(work.name)
         if work.name not in self._plans:
-            if reads or writes:
-                self._access(host.name, work, reads, writes, step, None)
+            self._access(host.name, work, reads, writes, step, None)
             return
-        for block in blocks:
-            if work.name in self._stale[block]:
-                self._found.append((Pair(Kind.GEN, work.name, work.name), self.length))
-                self._stale[block] -= {work.name}
-            self._access(
-                host.name,
-                work,
-                [block] if block in reads else [],
-                [block] if block in writes else [],
-                step,
-                self._planned.pop((block, work.name), None),
-            )
+        plans = {block: self._planned.pop((block, work.name), None) for block in blocks}
+        stale = [block for block in blocks if work.name in self._stale[block]]
+        for block in stale:
+            self._found.append((Pair(Kind.GEN, work.name, work.name), self.length))
+            self._stale[block] -= {work.name}
+            mine = [[block] if block in side else [] for side in (reads, writes)]
+            self._access(host.name, work, *mine, step, plans[block])
+        fresh = [[block for block in side if block not in stale] for side in (reads, writes)]
+        if any(fresh):
+            known = [plan for block, plan in plans.items() if plan is not None and block not in stale]
+            self._access(host.name, work, *fresh, step, max(known, default=None))
 
     def _mode(self, work: Work, blocks: Sequence[int]) -> tuple[list[int], list[int]]:
         code = self.cells.code
@@ -200,11 +209,12 @@ class Player:
 
     def _access(self, by: str, work: Work, reads: list[int], writes: list[int], step: int, planned: int | None) -> None:
         pool = self.design.pool
+        nobody = NOBODY if not reads and not writes else {}
         self._op(
             Access(
                 by,
                 work.on,
-                {pool: Blocks.of(reads)} if reads else {},
+                {pool: Blocks.of(reads)} if reads else nobody,
                 {pool: Blocks.of(writes)} if writes else {},
                 work.name,
                 work.order,

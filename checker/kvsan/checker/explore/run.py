@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvsan.checker.explore.moves import LAUNCH
-from kvsan.checker.explore.player import NoSuchMoveError, Player
+from kvsan.checker.explore.player import NoSuchMoveError, Player, pools
 from kvsan.checker.explore.schedule import Schedule, ScheduleError, fingerprint
 from kvsan.checker.explore.scope import Scope
 from kvsan.checker.explore.tracker import Pair
@@ -56,7 +56,7 @@ class _Played(Trace):
 def header(design: Design, blocks: int, schedule: str) -> Header:
     """The head of a run's trace."""
     return Header(
-        {design.pool: blocks},
+        pools(design, blocks),
         {stream.name: Stream() for stream in design.streams},
         other={"design": design.name, "schedule": schedule},
     )

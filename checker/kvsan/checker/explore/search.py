@@ -23,9 +23,6 @@ from kvsan.model.design import Design
 
 SHARE = 64
 """States a share."""
-KEPT = 20_000
-"""States that a worker keeps, so that it need not play there again."""
-
 Path = tuple[str, ...]
 Child = tuple[str, int, bytes, tuple[Pair, ...]]
 """A choice, for how many it stands, the digest of the state behind it, and what races on the way there."""
@@ -45,7 +42,7 @@ class Expander:
     def __init__(self, design: Design, scope: Scope) -> None:
         self._player = Player(design, scope)
         self._keys = Keys(self._player)
-        self._kept: dict[Path, Saved] = {}
+        self._trail: list[tuple[str, Saved]] = []
 
     def __call__(self, share: Sequence[Path]) -> Expanded:
         self._player.done.clear()
@@ -59,30 +56,32 @@ class Expander:
 
     def _expand(self, path: Path) -> list[Child]:
         player = self._player
-        self._go(path)
-        moves = player.moves()
-        here = player.save()
+        here = self._go(path)
         out: list[Child] = []
-        for number, move in enumerate(moves):
+        for number, move in enumerate(player.moves()):
             if number:
                 player.load(here)
             player.do(move.word)
             races = tuple(dict.fromkeys(pair for pair, _ in player.races))
             out.append((move.word, move.many, self._keys.digest(), races))
-            if len(self._kept) < KEPT:
-                self._kept[(*path, move.word)] = player.save()
         return out
 
-    def _go(self, path: Path) -> None:
-        kept = self._kept.pop(path, None)
-        if kept is not None:
-            self._player.load(kept)
-            return
-        if len(self._kept) >= KEPT:  # of levels that are over
-            self._kept = {other: saved for other, saved in self._kept.items() if len(other) >= len(path)}
-        self._player.reset()
-        for word in path:
-            self._player.do(word)
+    def _go(self, path: Path) -> Saved:
+        """Plays to the end of the path, from where it leaves the one before: neighbours in a level have most of their
+        way in common."""
+        player, trail = self._player, self._trail
+        shared = 0
+        while shared < min(len(trail), len(path)) and trail[shared][0] == path[shared]:
+            shared += 1
+        del trail[shared:]
+        if trail:
+            player.load(trail[-1][1])
+        else:
+            player.reset()
+        for word in path[shared:]:
+            player.do(word)
+            trail.append((word, player.save()))
+        return trail[-1][1] if trail else player.save()
 
 
 @dataclass(slots=True)
