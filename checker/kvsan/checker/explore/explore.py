@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kvsan.checker.explore import checkpoint, pct, search
 from kvsan.checker.explore.found import Finding, Mode, Outcome, Progress, claimed, never
@@ -46,7 +49,8 @@ class How:
 def explore(
     design: Design, scope: Scope, how: How = How(), tell: Callable[[Progress], None] = lambda progress: None
 ) -> Outcome:
-    """Explores. Ctrl-C ends it early, and what was found is kept (`Outcome.interrupted`). Raises
+    """Explores. Ctrl-C ends it behind the share that is being worked on, and what was found is kept
+    (`Outcome.interrupted`); a second one ends it at once, and the checkpoint stays as it last was. Raises
     `checkpoint.CheckpointError`, `spread.SpreadError`, `OSError` if a checkpoint cannot be written."""
     about = checkpoint.asked(design, scope, how.mode, how.seed)
     progress = Progress(how.mode)
@@ -65,12 +69,17 @@ def explore(
             checkpoint.save(how.checkpoint, about, progress, found)
             saved = time.monotonic()
 
+    keep(now=True)  # a place that cannot be written is found out at once
+    stop = Stop()
+
     def step(_: object = None) -> None:
         tell(progress)
         keep()
+        stop.here()
 
     interrupted = False
     try:
+        stop.begin()
         if found is not None:
             search.run(
                 design,
@@ -96,7 +105,10 @@ def explore(
             )
     except KeyboardInterrupt:
         interrupted = True
-    keep(now=True)
+    finally:
+        stop.end()
+    if not stop.torn:
+        keep(now=True)
     why = tuple(_why(design, progress, found, interrupted=interrupted, first=how.first))
     return Outcome(
         design,
@@ -107,6 +119,36 @@ def explore(
         why,
         interrupted,
     )
+
+
+class Stop:
+    """Ctrl-C, put off to a place at which all is in order. Only the main thread of a program can ask for that; in
+    another one nothing is put off."""
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._before: Any = None
+        self.torn = False
+
+    def begin(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._hear)
+
+    def _hear(self, *_: object) -> None:
+        self._asked += 1
+        if self._asked > 1:
+            self.torn = True
+            raise KeyboardInterrupt
+
+    def here(self) -> None:
+        """All is in order. Raises `KeyboardInterrupt` if somebody has asked for it."""
+        if self._asked:
+            raise KeyboardInterrupt
+
+    def end(self) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+            self._before = None
 
 
 def _why(design: Design, progress: Progress, found: Search | None, *, interrupted: bool, first: bool) -> list[str]:

@@ -42,7 +42,6 @@ from kvsan.runtime.flight import Flight
 from kvsan.runtime.flight import Saved as FlightSaved
 from kvsan.runtime.issue import Face, Issuer, Job
 
-
 NOBODY = {OTHER_POOL: Blocks.of([0])}
 """What a forward reads that is for none of the blocks, so that it is an access at all."""
 
@@ -193,12 +192,12 @@ class Player:
         for block in stale:
             self._found.append((Pair(Kind.GEN, work.name, work.name), self.length))
             self._stale[block] -= {work.name}
-            mine = [[block] if block in side else [] for side in (reads, writes)]
-            self._access(host.name, work, *mine, step, plans[block])
-        fresh = [[block for block in side if block not in stale] for side in (reads, writes)]
+            mine = [one for one in reads if one == block], [one for one in writes if one == block]
+            self._access(host.name, work, mine[0], mine[1], step, plans[block])
+        fresh = [one for one in reads if one not in stale], [one for one in writes if one not in stale]
         if any(fresh):
             known = [plan for block, plan in plans.items() if plan is not None and block not in stale]
-            self._access(host.name, work, *fresh, step, max(known, default=None))
+            self._access(host.name, work, fresh[0], fresh[1], step, max(known, default=None))
 
     def _mode(self, work: Work, blocks: Sequence[int]) -> tuple[list[int], list[int]]:
         code = self.cells.code
