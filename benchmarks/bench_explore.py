@@ -16,7 +16,7 @@ from kvsan.checker.explore.pct import Walker
 from kvsan.model.designs import load
 from kvsan.model.hazard import Kind
 
-RUNS = 100
+RUNS = 50
 
 
 @pytest.mark.parametrize("name", ["kvsan-default", "copier-symmetric"])
@@ -33,7 +33,7 @@ def bench_random_schedules(benchmark: BenchmarkFixture, note: Note, name: str, s
 
 def bench_war_of_47282(benchmark: BenchmarkFixture) -> None:
     """Goal: 5 s, with the schedule made short and checked."""
-    outcome = benchmark(explore, load("vllm-after-46278"), SMALL, How(max_states=2_000))
+    outcome = pedantic(benchmark, explore, load("vllm-after-46278"), SMALL, How(max_states=2_000), rounds=2)
     assert Pair(Kind.WAR, "forward", "load") in {finding.pair for finding in outcome.findings}
 
 
