@@ -22,6 +22,16 @@ from kvsan.runtime.table import Codes, Table, Truth
 
 NONE: Ids = np.empty(0, np.int64)
 
+Saved = tuple[
+    Codes,
+    npt.NDArray[np.int64],
+    dict[str, dict[int, str]],
+    dict[str, str],
+    dict[Assign, dict[int, int]],
+    dict[str, set[int]],
+]
+"""What `Cells.save` keeps: states, last uses, events (a block's, everybody's), holds, arrived hand-offs."""
+
 
 class Cells:
     """`count` blocks of the design's pool, all fresh. `pool` is the pool's name if it is not the design's.
@@ -232,6 +242,48 @@ class Cells:
         old = self._events[name].pop(block, None)
         if old is not None and self.flight.leave(old):
             self.host.drop(old)
+
+    # ── there and back ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def save(self) -> Saved:
+        """All that changes, as it is now. For whoever tries one choice and then another."""
+        return (
+            self.code.copy(),
+            self.last_use.copy(),
+            {name: dict(mine) for name, mine in self._events.items()},
+            dict(self._shared),
+            {then: dict(held) for then, held in self._held.items() if held},
+            {queue: set(blocks) for queue, blocks in self._got.items() if blocks},
+        )
+
+    def load(self, saved: Saved) -> None:
+        """As it was at `save`, which stays as it is and may be loaded again."""
+        code, last_use, events, shared, held, got = saved
+        self.code, self.last_use = code.copy(), last_use.copy()
+        self._events = {name: dict(mine) for name, mine in events.items()}
+        self._shared = dict(shared)
+        self._held = {then: dict(mine) for then, mine in held.items()}
+        self._got = {queue: set(blocks) for queue, blocks in got.items()}
+
+    @property
+    def held(self) -> dict[int, tuple[Assign, int]]:
+        """For each block whose free is held: what is set when it ends, and the step that it waits for."""
+        return {block: (then, fence) for then, held in self._held.items() for block, fence in held.items()}
+
+    @property
+    def bound(self) -> dict[str, dict[int, str]]:
+        """For each event of a block or transfer, which object it is at which block. Not to be changed."""
+        return self._events
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """For each event that all blocks share, the object that it is now. Not to be changed."""
+        return self._shared
+
+    @property
+    def arrived(self) -> dict[str, frozenset[int]]:
+        """For each queue the blocks whose entry was taken and no rule has used yet."""
+        return {queue: frozenset(blocks) for queue, blocks in self._got.items() if blocks}
 
     def got(self, queue: str, blocks: Ids) -> None:
         """The entry of these blocks was taken from the queue."""
