@@ -57,6 +57,7 @@ class Cells:
         self._shared: dict[str, str] = {}
         self._held: dict[Assign, dict[int, int]] = {}
         self._got: dict[str, set[int]] = {}
+        self._known: set[str] = set()
         self._when: dict[str, Truth] = {}
         self._on_free, self._on_take = on_free, on_take
 
@@ -109,8 +110,11 @@ class Cells:
                 blocks = blocks[np.array([event is None or event in seen for event in events], bool)]
         return blocks
 
-    @staticmethod
-    def _seen(events: list[str], query: Callable[[str], bool]) -> set[str]:
+    def known(self, event: str) -> None:
+        """The host knows that this transfer's event is complete."""
+        self._known.add(event)
+
+    def _seen(self, events: list[str], query: Callable[[str], bool]) -> set[str]:
         """Which of the event objects are complete. One name's transfers are of one stream, so they end in the order in
         which they were made, and nobody asks for those behind one that is not complete."""
         seen = set()
@@ -118,6 +122,7 @@ class Cells:
             if not query(event):
                 break
             seen.add(event)
+            self._known.add(event)
         return seen
 
     def event(self, name: str, block: int) -> str | None:
@@ -134,7 +139,8 @@ class Cells:
 
     @property
     def transfers(self) -> list[str]:
-        """The event objects of transfers that a rule asks for and the host has not seen complete, the oldest first."""
+        """The event objects of transfers that a rule asks for and the host has not seen complete, the oldest first. A rule
+        need not come up while a block is in its state, so an event may be known and still be the block's."""
         asked = {need.event for rule in self.design.rules for need in rule.needs if isinstance(need, Seen)}
         return list(
             dict.fromkeys(
@@ -142,6 +148,7 @@ class Cells:
                 for name, mine in self._events.items()
                 if self.per[name] == "transfer" and name in asked
                 for event in mine.values()
+                if event not in self._known
             )
         )
 
@@ -219,6 +226,7 @@ class Cells:
             return one
         if per == "transfer":
             assert instance is not None
+            self._known.discard(instance)
             self.flight.use(instance, len(blocks))
             for block in blocks.tolist():
                 self._leave(name, block)
@@ -231,6 +239,7 @@ class Cells:
         """The transfer's event is not this block's any more: it was seen, or there is a newer one."""
         old = self._events[name].pop(block, None)
         if old is not None and self.flight.leave(old):
+            self._known.discard(old)
             self.host.drop(old)
 
     def got(self, queue: str, blocks: Ids) -> None:
