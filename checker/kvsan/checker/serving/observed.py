@@ -3,12 +3,15 @@
 The lines are what a debug run logs, and nothing else is told to the checker. The versions (`device/versions.py`) are the
 truth it is held against: which write each op really met. `rows` says which request a step's forward read which blocks
 for, so that a wrong completion can be traced back (`lineage.py`).
+
+What the host does depends on the tokens that it reads, too: one ends a text. A run that follows another one's host
+choices in another timing may be `told` the tokens that the host read there, as it is told what the polls answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -44,7 +47,7 @@ class Row:
 
 @dataclass
 class Observed:
-    """`rows`: by the machine's number of the forward. `stuck`: why the engine could not go on, if it could not."""
+    """`rows`, `tokens` (by slot, as the host reads them): by the machine's number of the forward. `stuck`: why the engine could not go on, if it could not."""
 
     trial: Trial
     requests: tuple[Request, ...]
@@ -54,6 +57,7 @@ class Observed:
     ops: list[Issued]
     log: list[Touch]
     rows: dict[int, tuple[Row, ...]]
+    tokens: dict[int, list[int]]
     schedule: Schedule
     forced: list[Forced]
     done: dict[int, Completion] = field(default_factory=dict)
@@ -86,21 +90,28 @@ def observe(
     *,
     wrap: Callable[[Device], Device] = lambda device: device,
     until: int | None = None,
+    told: Mapping[int, list[int]] | None = None,
 ) -> Observed:
     """Serves the trial's workload on the machine, which must observe. `served`: the workload and its requests, if they
-    are at hand. `wrap`: put around the machine, below the log. `until`: no further than this op needs. Raises what the
-    engine raises, but for `StuckError`, and `ScheduleError`.
+    are at hand. `wrap`: put around the machine, below the log. `until`: no further than this op needs. `told`: tokens that
+    the host reads whatever comes out, by the number of the forward. Raises what the engine raises, but for
+    `StuckError`, and `ScheduleError`.
     """
     workload, requests = served or requests_for(trial)
     lines = Lines(device)
     rows: dict[int, tuple[Row, ...]] = {}
+    tokens: dict[int, list[int]] = {}
     made: list[Engine] = []
+
+    def forward(model: Model, pool: Any, device_tokens: Any) -> _Noted:
+        return _Noted(Forward(model, pool, device_tokens), made, device, rows, tokens, told or {})
+
     engine = engine_for(
         trial,
         Traced(wrap(device), lines),
         workload,
         requests,
-        lambda model, pool, tokens: _Noted(model, pool, tokens, made, device, rows),
+        forward,
     )
     made.append(engine)
     done: dict[int, Completion] = {}
@@ -132,6 +143,7 @@ def observe(
         device.ops,
         device.log,
         rows,
+        tokens,
         device.schedule,
         device.forced,
         done,
@@ -144,30 +156,39 @@ class _Noted:
 
     def __init__(
         self,
-        model: Model,
-        pool: Any,
-        tokens: Any,
+        forward: Forward,
         engine: list[Engine],
         device: Simulated,
         rows: dict[int, tuple[Row, ...]],
+        tokens: dict[int, list[int]],
+        told: Mapping[int, list[int]],
     ) -> None:
-        self._forward = Forward(model, pool, tokens)
-        self._model, self._engine, self._device, self._rows = model, engine, device, rows
+        self._forward, self._engine, self._device = forward, engine, device
+        self._rows, self._tokens, self._told = rows, tokens, told
 
     def __call__(self, batch: Batch, out: Any, step: int | None = None) -> Kernel:
+        number = len(self._device.ops)
         who = {active.slot: active.number for active in self._engine[0].scheduler.running}
-        self._rows[len(self._device.ops)] = tuple(
-            self._row(batch, at, who[slot]) for at, slot in enumerate(batch.slots.tolist())
-        )
-        return self._forward(batch, out, step)
+        self._rows[number] = tuple(self._row(batch, at, who[slot]) for at, slot in enumerate(batch.slots.tolist()))
+        kernel = self._forward(batch, out, step)
+        *parts, last = kernel.parts
+
+        def end() -> None:
+            last()
+            if number in self._told:
+                out.copy_(out.new_tensor(self._told[number]))
+            self._tokens[number] = out.tolist()
+
+        return replace(kernel, parts=(*parts, end))
 
     def _row(self, batch: Batch, at: int, request: int) -> Row:
-        size, slot = self._model.block_size, int(batch.slots[at])
+        model = self._forward.model
+        size, slot = model.block_size, int(batch.slots[at])
         first = int(batch.first[at])
         last = first + int(batch.count[at]) - 1
         reads: list[int] = []
         begun: list[int] = []
-        for number, group in enumerate(self._model.groups):
+        for number, group in enumerate(model.groups):
             table = batch.tables[number, slot]
             if batch.samples[at]:
                 reads += table[group.seen_from(last) // size : last // size + 1].tolist()

@@ -1,7 +1,7 @@
 """A reported pair made true: the run in which it happens, and the same run with the missing order put in.
 
-From a hazard of a run on the simulated machine follows a schedule: the host makes the same choices up to the later op,
-the earlier op is held back until the later one has run, and all else runs as issued (`device/policy.hold`). That is legal
+From a hazard of a run on the simulated machine follows a schedule: the host makes the same choices, and reads
+the same tokens, up to the later op, the earlier op is held back until the later one has run, and all else runs as issued (`device/policy.hold`). That is legal
 if the two are unordered. The order is gone if one of the two then meets another write than in program order
 (`Witness.strays`). The control is the same with a fence between the two (`device/simulated.Fence`): there nothing may
 differ.
@@ -16,7 +16,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvsan.checker.serving.observed import Observed, observe
-from kvsan.checker.serving.trial import Trial
 from kvsan.model.hazard import Hazard, Kind
 from kvsan.runtime.device.policy import EAGER, Forced, hold
 from kvsan.runtime.device.simulated import Fence, Simulated
@@ -43,6 +42,17 @@ class Witness:
         """Whether the race came true."""
         return bool(self.strays)
 
+    @property
+    def turned(self) -> tuple[Stray, ...]:
+        """Those that the pair itself is the reason of: the earlier op met the later one's write, or the later one not
+        the earlier one's. Where other races of the same block come true, there are others."""
+        return tuple(
+            one
+            for one in self.strays
+            if (one.op == self.earlier and one.version == self.later)
+            or (one.op == self.later and one.expected == self.earlier)
+        )
+
 
 class NoOrderError(ValueError):
     """The hazard needs no order, so there is no schedule that would show it: the run itself does."""
@@ -64,7 +74,7 @@ def witness(run: Observed, hazard: Hazard, served: Served | None = None, *, whol
     """
     earlier, later = pair(run, hazard)
     device = Simulated(seed=0, policy=hold(earlier, later), host=run.schedule.host, observe=True)
-    return _seen(run.trial, device, hazard, earlier, later, served, whole=whole)
+    return _seen(run, device, hazard, earlier, later, served, whole=whole)
 
 
 def control(run: Observed, hazard: Hazard, served: Served | None = None, *, whole: bool = False) -> Witness:
@@ -78,13 +88,14 @@ def control(run: Observed, hazard: Hazard, served: Served | None = None, *, whol
         observe=True,
         fence=Fence(earlier, later, block=not waits),
     )
-    return _seen(run.trial, device, hazard, earlier, later, served, whole=whole)
+    return _seen(run, device, hazard, earlier, later, served, whole=whole)
 
 
 def _seen(
-    trial: Trial, device: Simulated, hazard: Hazard, earlier: int, later: int, served: Served | None, *, whole: bool
+    run: Observed, device: Simulated, hazard: Hazard, earlier: int, later: int, served: Served | None, *, whole: bool
 ) -> Witness:
-    again = observe(trial, device, served, until=None if whole else later)
+    told = {op: tokens for op, tokens in run.tokens.items() if op < later}
+    again = observe(run.trial, device, served, until=None if whole else later, told=told)
     blocks = set(hazard.blocks)
     mine = tuple(
         stray
