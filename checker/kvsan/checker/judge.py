@@ -15,8 +15,10 @@ from kvsan.checker.findings import LifetimeNote
 from kvsan.checker.online import Online
 from kvsan.checker.pairs import Pairs
 from kvsan.checker.trace import Trace, from_objects, open_trace
+from kvsan.checker.trace.header import Header
 from kvsan.checker.verdict import Verdict, verdict
 from kvsan.model.hazard import Hazard, Kind
+from kvsan.model.ops import Op
 
 FORMAT = 1
 _FENCED = (Kind.RAW, Kind.WAR, Kind.WAW)
@@ -78,7 +80,28 @@ def check_trace(
     """Checks a trace to its end. `each_edge`: as a debug session reports (`findings.py`); not with `all_pairs`. Raises
     `TraceError` at the first line that cannot be read.
     """
-    header = trace.header
+    return check_ops(
+        trace.header,
+        trace,
+        name=trace.name,
+        all_pairs=all_pairs,
+        assume_stream_order=assume_stream_order,
+        lifetime=lifetime,
+        each_edge=each_edge,
+    )
+
+
+def check_ops(
+    header: Header,
+    ops: Iterable[Op],
+    *,
+    name: str = "trace",
+    all_pairs: bool = False,
+    assume_stream_order: bool = False,
+    lifetime: bool = False,
+    each_edge: bool = False,
+) -> Report:
+    """`check_trace` for ops that are at hand."""
     options = {"assume_stream_order": assume_stream_order, "possible": header.unseen.edges > 0}
     online = Online(
         header.pools,
@@ -93,7 +116,7 @@ def check_trace(
     coverage = Coverage()
     hazards: list[Hazard] = []
     count = 0
-    for op in trace:
+    for op in ops:
         coverage.note(op)
         found = online.feed(count, op)
         if pairs is not None:
@@ -106,7 +129,7 @@ def check_trace(
     coverage.unseen = {"copies": header.unseen.copies, "edges": header.unseen.edges}
     coverage.start = "attached" if header.attached else "fresh"
     return Report(
-        trace=trace.name,
+        trace=name,
         verdict=verdict(len(hazards), coverage.missing(header)),
         ops=count,
         hazards=tuple(hazards),

@@ -67,6 +67,7 @@ class Cells:
         self._shared: dict[str, str] = {}
         self._held: dict[Assign, dict[int, int]] = {}
         self._got: dict[str, set[int]] = {}
+        self._known: set[str] = set()
         self._when: dict[str, Truth] = {}
         self._on_free, self._on_take = on_free, on_take
 
@@ -119,8 +120,11 @@ class Cells:
                 blocks = blocks[np.array([event is None or event in seen for event in events], bool)]
         return blocks
 
-    @staticmethod
-    def _seen(events: list[str], query: Callable[[str], bool]) -> set[str]:
+    def known(self, event: str) -> None:
+        """The host knows that this transfer's event is complete."""
+        self._known.add(event)
+
+    def _seen(self, events: list[str], query: Callable[[str], bool]) -> set[str]:
         """Which of the event objects are complete. One name's transfers are of one stream, so they end in the order in
         which they were made, and nobody asks for those behind one that is not complete."""
         seen = set()
@@ -128,6 +132,7 @@ class Cells:
             if not query(event):
                 break
             seen.add(event)
+            self._known.add(event)
         return seen
 
     def event(self, name: str, block: int) -> str | None:
@@ -144,13 +149,18 @@ class Cells:
 
     @property
     def transfers(self) -> list[str]:
-        """The event objects of transfers that a rule asks for, of blocks as they are, the oldest first."""
+        """The event objects of transfers that a rule asks for, of blocks as they are, the oldest first, but for
+        those that the host knows complete: a rule need not come up while a block is in its state."""
         out: dict[str, None] = {}
         for rule in self.design.rules:
             for need in rule.needs:
                 if isinstance(need, Seen) and self.per[need.event] == "transfer":
                     mine, holds, code = self._events[need.event], self.when(rule), self.code
-                    out.update((event, None) for block, event in mine.items() if holds[code[block]])
+                    out.update(
+                        (event, None)
+                        for block, event in mine.items()
+                        if holds[code[block]] and event not in self._known
+                    )
         return sorted(out, key=_number)
 
     # ── what changes ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -229,6 +239,7 @@ class Cells:
             return one
         if per == "transfer":
             assert instance is not None
+            self._known.discard(instance)
             self.flight.use(instance, len(blocks))
             for block in blocks.tolist():
                 self._leave(name, block)
@@ -241,6 +252,7 @@ class Cells:
         """The transfer's event is not this block's any more: it was seen, or there is a newer one."""
         old = self._events[name].pop(block, None)
         if old is not None and self.flight.leave(old):
+            self._known.discard(old)
             self.host.drop(old)
 
     # ── there and back ────────────────────────────────────────────────────────────────────────────────────────────

@@ -315,6 +315,8 @@ class Engine:
             time.sleep(NAP * 2**self._idle)
         else:
             self.issuer.host.sync(events[0])
+            for pool, _ in self.transfers.pools:
+                pool.cells.known(events[0])
             self._idle = 0
 
     def _why(self) -> str:

@@ -40,7 +40,8 @@ one token in forty ends a completion, since that is seen a step late."""
 class Trial:
     """What is run. `design` None: the engine's default. `pressure`: how many times as much the requests at a time
     want as the device's pool holds. `policy`: how a simulated device runs. `spin`: cycles that a CUDA forward spins
-    between its writes and its reads, so that what overlaps is seen to.
+    between its writes and its reads, so that what overlaps is seen to. `workload`: how long prompts and answers are;
+    how many, how many at a time and the seed are the trial's own.
     """
 
     design: Design | None = None
@@ -60,6 +61,7 @@ class Trial:
     check: bool = True
     trace: str = ""
     model: Model = MODEL
+    workload: Workload = Workload()
 
 
 @dataclass(slots=True)
@@ -144,7 +146,13 @@ def refusal(trial: Trial) -> str | None:
 
 def requests_for(trial: Trial) -> tuple[Workload, tuple[Request, ...]]:
     """The workload, the same in every round and fence mode."""
-    workload = Workload(requests=trial.requests, concurrency=trial.concurrency, seed=trial.seed, aborts=trial.aborts)
+    workload = replace(
+        trial.workload,
+        requests=trial.requests,
+        concurrency=trial.concurrency,
+        seed=trial.seed,
+        aborts=trial.aborts,
+    )
     return workload, requests_of(workload, trial.model)
 
 
@@ -160,8 +168,15 @@ def device_for(trial: Trial, number: int) -> Device:
     return Simulated(seed=trial.seed + number, policy=policy(trial.policy))
 
 
-def engine_for(trial: Trial, device: Device, workload: Workload, requests: tuple[Request, ...]) -> Engine:
-    """The engine under test. It is the one that ships; `device` may be a watched one."""
+def engine_for(
+    trial: Trial,
+    device: Device,
+    workload: Workload,
+    requests: tuple[Request, ...],
+    forward: Callable[[Model, Any, Any], Any] | None = None,
+) -> Engine:
+    """The engine under test. It is the one that ships; `device` may be a watched one, and `forward` what makes a step's
+    kernel, if not `Forward`."""
     blocks = blocks_for(
         workload, trial.model, oversubscribed=trial.pressure, host=trial.host_pressure, requests=requests
     )
@@ -173,7 +188,7 @@ def engine_for(trial: Trial, device: Device, workload: Workload, requests: tuple
         Sizes(blocks.gpu, blocks.host, slots=trial.concurrency, budget=max(512, 8 * trial.concurrency)),
         run_ahead=trial.run_ahead,
         lazy=trial.lazy,
-        forward=partial(Forward, spin_cycles=trial.spin),
+        forward=forward or partial(Forward, spin_cycles=trial.spin),
     )
     if not engine.stores:
         engine.warm(request.prompt for request in requests)

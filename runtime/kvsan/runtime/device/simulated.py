@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,6 +44,16 @@ class Call:
     step: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Op `later` runs behind op `earlier`: a record right behind the one, a wait in front of the other and, if that is a
+    copy, its source in stream order. `block`: the host waits instead of the stream."""
+
+    earlier: int
+    later: int
+    block: bool = False
+
+
 class Simulated:
     """Of `replay` and `host` at most one: a schedule (or its string) of which all choices, or only the host's, are made
     again. Where the schedule is the beginning of a run, seed and policy take over after it; with a `hold` policy the
@@ -51,6 +61,7 @@ class Simulated:
 
     `observe` keeps the versions of each block (`ops`, `log`). `fail` says of a call whether the device refuses it; a
     replay needs the same. `threads` is the chance that, where other host threads may act, one more turn is taken.
+    `fence` puts an order in that the host does not ask for, and that no schedule notices.
     Raises `ValueError` for what is not a schedule, `ScheduleError` where the host asks something else than in it.
     """
 
@@ -64,6 +75,7 @@ class Simulated:
         observe: bool = False,
         fail: Callable[[Call], bool] | None = None,
         threads: float = 0.5,
+        fence: Fence | None = None,
     ) -> None:
         if replay is not None and host is not None:
             raise ValueError("replay makes the host's choices again too: give one of replay and host")
@@ -81,6 +93,8 @@ class Simulated:
         self._line = self._steering.line
         self._versions = Versions() if observe else None
         self._fail, self._tries = fail, 0
+        self._fence = fence
+        self._behind: Record | None = None
         self._memory: dict[str, Words] = {}
         self._records: dict[str, Record] = {}
         self._recorded = 0
@@ -209,13 +223,29 @@ class Simulated:
         self._tries += 1
         if self._fail is not None and self._fail(Call(self._tries - 1, kind, by, stream, what.name, what.step)):
             raise DeviceError(f"the device refused the {kind} {what.name} on {stream}")
+        number = self._line.issued
+        what = self._fence_before(number, on, what)
         self._line.add(on, self._task(by, stream, what))
+        if self._fence is not None and number == self._fence.earlier:
+            self._behind = Record(-1, on)
+            self._line.add(on, self._behind)
         self._steering.issued()
         self._steering.progress()
+
+    def _fence_before(self, number: int, on: Stream | None, what: Copy | Kernel) -> Copy | Kernel:
+        fence, behind = self._fence, self._behind
+        if fence is None or behind is None or number != fence.later:
+            return what
+        if fence.block or on is None:
+            self._steering.complete(behind)
+        elif not behind.done:
+            self._line.add(on, Wait(behind))
+        return replace(what, order="stream") if isinstance(what, Copy) and not fence.block else what
 
     def _work(self, by: str, kernel: Kernel) -> None:
         self._call("work", by, kernel.name)
         self._steering.progress()
+        self._fence_before(self._line.issued, None, kernel)
         task = self._task(by, None, kernel)
         self._steering.issued()
         held = self._steering.chooser.policy.held
