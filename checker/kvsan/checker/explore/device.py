@@ -82,7 +82,7 @@ class NullHost:
     def touch(self, pool: str, blocks: Ids) -> None:
         self._device.tell(Touch(self._name, pool, Blocks.of(blocks.tolist())))
 
-    def plan(self, pool: str, blocks: Ids) -> None:
+    def plan(self, pool: str, blocks: Ids, work: str) -> None:
         """An explorer keeps plans by work (`player.py`)."""
 
 
