@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
 from kvsan.checker.explore import Player, Schedule, Scope, explore, replay
 from kvsan.model.design import Design
 from kvsan.model.designs import load, names

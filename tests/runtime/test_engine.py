@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
 from kvsan.model.design import DesignError, Protocol
 from kvsan.model.designs import load, names
 from kvsan.runtime.engine import Engine, Sizes, StuckError, designs_for
