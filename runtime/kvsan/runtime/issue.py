@@ -150,16 +150,14 @@ class Issuer:
         faces = self.bodies.faces(work, blocks, step)
         if not faces:
             return False
-        self.wait(host, work, faces, work.after)
+        self.wait(host, work, faces)
         return self.issue(host, work, faces, step)
 
-    def wait(self, host: Host, work: Work, faces: Sequence[Face], names: Sequence[str]) -> None:
-        """The work's waits for these of the events that its own design says (`after`), and for what the designs of its
-        other faces say."""
+    def wait(self, host: Host, work: Work, faces: Sequence[Face], only: str | None = None) -> None:
+        """The work's waits: for what the designs of its faces say (`after`), or for one event of them."""
         if work.on is None:
             return
-        wanted = [(faces[0], name) for name in names]
-        wanted += [(face, name) for face in faces[1:] for name in face.work.after]
+        wanted = [(face, name) for face in faces for name in face.work.after if only is None or name == only]
         for event in dict.fromkeys(event for face, name in wanted for event in face.cells.instances(name, face.blocks)):
             host.wait(work.on, event)
 

@@ -465,7 +465,7 @@ class Player:
         if hand.waited < len(work.after):
             name = work.after[hand.waited]
             self.hands[thread] = hand._replace(waited=hand.waited + 1)
-            self.issuer.wait(host, work, faces, [name])
+            self.issuer.wait(host, work, faces, name)
             self._say(f"{'' if thread == MAIN else thread + ': '}{work.name} waits for {name}")
             return False
         before = self._codes()
