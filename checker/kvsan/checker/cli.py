@@ -23,6 +23,7 @@ from kvsan.checker.design_cli import COMMANDS
 from kvsan.checker.explore_cli import explore_command
 from kvsan.checker.judge import Report
 from kvsan.checker.many import Checker, check_files, files
+from kvsan.checker.replay_cli import replay_command
 from kvsan.checker.serving_cli import COMMANDS as SERVING
 from kvsan.checker.spread import SpreadError
 from kvsan.checker.terminal import bar, colour, width, write_json
@@ -240,7 +241,7 @@ def demo_command() -> None:
     run(width(), colour=colour())
 
 
-for command in (*COMMANDS, explore_command, conform_command, *SERVING):
+for command in (*COMMANDS, explore_command, conform_command, replay_command, *SERVING):
     cli.add_command(command)
 
 
