@@ -79,11 +79,18 @@ def show(ops: Sequence[Op], streams: Mapping[str, Stream], hazard: Hazard, where
     control: tuple[Wrong, ...] = ()
     if fence is not None:
         mended, moved = apply(ops, hazard, fence)
-        control, _ = reenact(
+        found, _ = reenact(
             mended, streams, late=(moved[pair[0]], moved[pair[1]], hazard.kind, hazard.pool), where=where
         )
-    blocks = {(hazard.pool, block) for block in hazard.blocks}
-    return Shown(hazard, tuple(one for one in wrong if (one.pool, one.block) in blocks), control, forced)
+        control = _of(found, hazard, moved[pair[0]], moved[pair[1]])
+    return Shown(hazard, _of(wrong, hazard, *pair), control, forced)
+
+
+def _of(wrong: Sequence[Wrong], hazard: Hazard, earlier: int, later: int) -> tuple[Wrong, ...]:
+    """What is this hazard's: its blocks, in its two accesses or, of two writes, at the end. A run may have others."""
+    ends = {earlier, later, -1} if hazard.kind is Kind.WAW else {earlier, later}
+    blocks = set(hazard.blocks)
+    return tuple(one for one in wrong if one.pool == hazard.pool and one.block in blocks and one.op in ends)
 
 
 def reenact(
