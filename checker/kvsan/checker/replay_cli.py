@@ -75,7 +75,7 @@ def _of_trace(path: str, pair: tuple[int, int] | None) -> Subject:
 
     with open_trace(path) as trace:
         ops = list(trace)
-    hazards = check_ops(trace.header, ops, name=path, all_pairs=pair is not None).hazards
+    hazards = list(check_ops(trace.header, ops, name=path, all_pairs=pair is not None, each_edge=pair is None).hazards)
     if pair is not None:
         hazards = [one for one in hazards if (one.earlier.op, one.later.op) == pair]
         if not hazards:

@@ -14,13 +14,15 @@ other processes, parts of a block.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from kvsan.checker.fix import apply
+from kvsan.checker.judge import check_ops
+from kvsan.checker.trace import Header
 from kvsan.model.hazard import Hazard, Kind
 from kvsan.model.ops import Access, Drop, Op, Poll, Record, Stream, Sync, Wait
 from kvsan.runtime.device import Copy, Device, Host, Kernel
@@ -50,7 +52,8 @@ class Wrong:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A hazard, reenacted. `wrong`: with the earlier op late. `control`: the same with the fix's fence between the two.
+    """A hazard, reenacted. `wrong`: with the earlier op late. `control`: the same with the fences that
+    the earlier access lacks.
     `forced`: why the earlier op could not be kept late; None if it could."""
 
     hazard: Hazard
@@ -73,24 +76,70 @@ def show(ops: Sequence[Op], streams: Mapping[str, Stream], hazard: Hazard, where
     """Raises `ValueError` for a hazard that needs no bad moment (`BATCH`, `GEN`), `DeviceError` if there is no GPU."""
     if hazard.kind not in (Kind.RAW, Kind.WAR, Kind.WAW):
         raise ValueError(f"a {hazard.kind} hazard does not hang on a moment: every run has it")
-    pair = (hazard.earlier.op, hazard.later.op)
-    wrong, forced = reenact(ops, streams, late=(*pair, hazard.kind, hazard.pool), where=where)
-    fence = next((fix for fix in hazard.fix if fix.wait or fix.sync or fix.order), None)
-    control: tuple[Wrong, ...] = ()
-    if fence is not None:
-        mended, moved = apply(ops, hazard, fence)
-        found, _ = reenact(
-            mended, streams, late=(moved[pair[0]], moved[pair[1]], hazard.kind, hazard.pool), where=where
+    earlier, later = hazard.earlier.op, hazard.later.op
+    wrong, forced = reenact(ops, streams, late=_late(ops, hazard), where=where)
+    mended, fenced = _fenced(ops, streams, hazard)
+    control, _ = reenact(mended, streams, late=_late(mended, fenced), where=where)
+    return Shown(
+        hazard,
+        _of(wrong, hazard, earlier, later),
+        _of(control, hazard, fenced.earlier.op, fenced.later.op),
+        forced,
+    )
+
+
+def _late(ops: Sequence[Op], hazard: Hazard) -> Late:
+    """Behind which op the earlier one comes. A late write that somebody has written over in the meantime is read by the
+    later op only if it comes behind that write too, and in front of the read."""
+    earlier, later, kind = hazard.earlier.op, hazard.later.op, hazard.kind
+    if kind is Kind.RAW:
+        blocks = set(hazard.blocks)
+        for at in range(later - 1, earlier, -1):
+            op = ops[at]
+            if isinstance(op, Access) and not blocks.isdisjoint(op.writes.get(hazard.pool, ())):
+                return earlier, at, Kind.WAW, hazard.pool
+    return earlier, later, kind, hazard.pool
+
+
+def _fenced(ops: Sequence[Op], streams: Mapping[str, Stream], hazard: Hazard) -> tuple[list[Op], Hazard]:
+    """The ops with the hazard's fence, and with those that its earlier access lacks on the way to the later one: the
+    fence of one pair alone leaves the others as they are."""
+    pools = _Script(ops, streams).pools
+    header = Header(pools, {name: streams.get(name, Stream()) for name in _Script(ops, streams).streams})
+    made, left = list(ops), [hazard]
+    while left:
+        one = left[0]
+        fence = next((fix for fix in one.fix if fix.wait or fix.sync or fix.order), None)
+        if fence is None:
+            break
+        made, moved = apply(made, one, fence)
+        at = {hazard.earlier.op: moved[hazard.earlier.op], hazard.later.op: moved[hazard.later.op]}
+        hazard = replace(
+            hazard,
+            earlier=replace(hazard.earlier, op=at[hazard.earlier.op]),
+            later=replace(hazard.later, op=at[hazard.later.op]),
         )
-        control = _of(found, hazard, moved[pair[0]], moved[pair[1]])
-    return Shown(hazard, _of(wrong, hazard, *pair), control, forced)
+        left = [
+            h
+            for h in check_ops(header, made, all_pairs=True).hazards
+            if h.earlier.op == hazard.earlier.op
+            and h.later.op <= hazard.later.op
+            and h.pool == hazard.pool
+            and not set(h.blocks).isdisjoint(hazard.blocks)
+        ]
+    return made, hazard
 
 
 def _of(wrong: Sequence[Wrong], hazard: Hazard, earlier: int, later: int) -> tuple[Wrong, ...]:
-    """What is this hazard's: its blocks, in its two accesses or, of two writes, at the end. A run may have others."""
-    ends = {earlier, later, -1} if hazard.kind is Kind.WAW else {earlier, later}
+    """What is this hazard's: its blocks, in its two accesses, or for two writes in whoever reads them then, or at the
+    end. A run may have other hazards.
+    """
     blocks = set(hazard.blocks)
-    return tuple(one for one in wrong if one.pool == hazard.pool and one.block in blocks and one.op in ends)
+
+    def mine(op: int) -> bool:
+        return op in (earlier, later) or (hazard.kind is Kind.WAW and (op > later or op == -1))
+
+    return tuple(one for one in wrong if one.pool == hazard.pool and one.block in blocks and mine(one.op))
 
 
 def reenact(
