@@ -57,8 +57,8 @@ def trial_of(seed: int) -> Trial:
     known = names() if seed % 2 else RACY
     return Trial(
         design=load(known[seed // 2 % len(known)]),
-        requests=dice.choice([8, 10, 12]),
-        concurrency=dice.choice([4, 5, 6]),
+        requests=dice.choice([8, 10]),
+        concurrency=dice.choice([4, 5]),
         run_ahead=dice.choice([0, 1, 1, 2, 3]),
         seed=seed,
         policy=dice.choice(POLICIES),

@@ -79,6 +79,10 @@ class Observed:
         return {number: one.tokens for number, one in self.done.items()}
 
 
+TURNS = 1000
+"""Turns for each request, and more is an engine that does not come to an end."""
+
+
 class EnoughError(Exception):
     """Ends a run of which no more is wanted."""
 
@@ -116,10 +120,13 @@ def observe(
     made.append(engine)
     done: dict[int, Completion] = {}
     stuck = ""
-    looked = 0
+    looked = turns = 0
 
     def each_turn(ended: list[Completion]) -> None:
-        nonlocal looked
+        nonlocal looked, turns
+        turns += 1
+        if turns > TURNS * len(requests):
+            raise AssertionError(f"{turns} turns, and {len(requests) - len(done)} of {len(requests)} requests are left")
         done.update((one.number, one) for one in ended)
         if until is not None and len(device.ops) > until:
             if any(touch.op.number == until for touch in device.log[looked:]):
