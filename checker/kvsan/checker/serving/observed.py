@@ -93,11 +93,12 @@ def observe(
     served: tuple[Workload, tuple[Request, ...]] | None = None,
     *,
     wrap: Callable[[Device], Device] = lambda device: device,
+    tinker: Callable[[Engine], None] = lambda engine: None,
     until: int | None = None,
     told: Mapping[int, list[int]] | None = None,
 ) -> Observed:
     """Serves the trial's workload on the machine, which must observe. `served`: the workload and its requests, if they
-    are at hand. `wrap`: put around the machine, below the log. `until`: no further than this op needs. `told`: tokens that
+    are at hand. `wrap`: put around the logged machine; `tinker`: done to the engine before it serves. `until`: no further than this op needs. `told`: tokens that
     the host reads whatever comes out, by the number of the forward. Raises what the engine raises, but for
     `StuckError`, and `ScheduleError`.
     """
@@ -112,12 +113,13 @@ def observe(
 
     engine = engine_for(
         trial,
-        Traced(wrap(device), lines),
+        wrap(Traced(device, lines)),
         workload,
         requests,
         forward,
     )
     made.append(engine)
+    tinker(engine)
     done: dict[int, Completion] = {}
     stuck = ""
     looked = turns = 0
