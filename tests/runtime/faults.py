@@ -10,17 +10,21 @@ Each has sites, counted as the engine runs; `site` says at which one it happens.
 - *publish early*: a transfer's event is recorded behind the next put of its thread; with one thread, behind its own
   first poll;
 - *read early*: a store that waited for something reads its source in order `any`.
+
+Two more draws turn out to be none only in what follows (`harmless`): a moved record that nobody asks about before the
+next one of that event, and a transfer taken as finished that the other pool's rules poll before anything comes of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from kvsan.model.design import MAIN, Fence
+from kvsan.model.ops import Access, Alloc, Free, Op, Poll, Record, Sync, Touch, Wait
 from kvsan.runtime.device import Copy, Ids, Kernel
 from kvsan.runtime.engine import Engine
 
@@ -39,6 +43,7 @@ class Fault:
     retires: bool
     sites: int = 0
     done: bool = False
+    event: str = ""
     work: dict[str, int] = field(default_factory=dict)
     records: dict[str, tuple[str, int]] = field(default_factory=dict)
     waited: set[tuple[str, tuple[str, int]]] = field(default_factory=set)
@@ -68,6 +73,28 @@ class Fault:
             return right
 
         cells._fence = fence  # type: ignore[method-assign]
+
+
+def harmless(fault: Fault, clean: Sequence[Op], lines: Sequence[Op]) -> bool:
+    """Whether nothing came of it, by the lines of the run without it and with it."""
+    at = next((i for i, (one, two) in enumerate(zip(clean, lines, strict=False)) if one != two), None)
+    if at is None:
+        return True
+    behind = lines[at:]
+    if fault.kind == "move a record":
+        for op in behind[1:]:
+            if isinstance(op, Wait | Poll | Sync) and op.event == fault.event:
+                return False
+            if isinstance(op, Record) and op.event == fault.event:
+                return True
+        return True
+    if fault.kind == "free early" and not fault.retires:
+        for op in behind:
+            if isinstance(op, Poll) and op.event == fault.event:
+                return op.done
+            if isinstance(op, Free | Touch | Alloc | Access):
+                return False
+    return False
 
 
 class Faulty:
@@ -118,6 +145,7 @@ class FaultyHost:
         fault = self._fault
         if self._late is not None and stream == self._stream:
             self._inner.record(stream, event)  # the work comes behind it
+            fault.event = event
             self._flush()
             return
         self._flush()
@@ -142,7 +170,10 @@ class FaultyHost:
         if fault.kind != "free early" or fault.retires or not self._main or "step" in event:
             return False
         record = self._inner._device.inner._records.get(event)
-        return record is not None and not record.done and fault.here()
+        if record is None or record.done or not fault.here():
+            return False
+        fault.event = event
+        return True
 
     def sync(self, event: str) -> None:
         self._flush()

@@ -1,6 +1,6 @@
 """The command line: `kvsan check | explain | info | merge | convert | demo`; from `design_cli` `verify | repair | diff |
-designs`, from `conform_cli` `conform`, from `serving_cli` `run | bisect`. Thin: every command calls one function and
-prints.
+designs`, from `conform_cli` `conform`, from `replay_cli` `replay`, from `serving_cli` `run | bisect`. Thin: every
+command calls one function and prints.
 
 Exit status of `check`: `verdict.Exit`. Bad input or usage is 2, with one line on stderr; Ctrl-C is 130; a fault of
 our own is 70 and says so, since 1 means "hazards" and nothing else.
@@ -21,6 +21,7 @@ import click
 from kvsan.checker.conform_cli import conform_command
 from kvsan.checker.design_cli import COMMANDS
 from kvsan.checker.judge import Report, check_trace
+from kvsan.checker.replay_cli import replay_command
 from kvsan.checker.terminal import bar, colour, width, write_json
 from kvsan.checker.trace import Trace, TraceError, open_trace
 from kvsan.checker.verdict import Exit, worst
@@ -49,7 +50,7 @@ def cli() -> None:
     """Finds races on reused KV-cache blocks: a sanitizer for stream ordering in LLM serving engines.
 
     check, explain, info, merge, convert and demo look at recorded runs; verify, repair, diff and designs at protocols;
-    conform holds a run against a protocol; run and bisect serve with kvsan's own engine.
+    conform holds a run against a protocol; run and bisect serve with kvsan's own engine, replay shows what they found.
     """
 
 
@@ -195,7 +196,7 @@ def demo_command() -> None:
     run(width(), colour=colour())
 
 
-for command in (*COMMANDS, conform_command):
+for command in (*COMMANDS, conform_command, replay_command):
     cli.add_command(command)
 
 

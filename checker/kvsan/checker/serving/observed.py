@@ -47,7 +47,9 @@ class Row:
 
 @dataclass
 class Observed:
-    """`rows`, `tokens` (by slot, as the host reads them): by the machine's number of the forward. `stuck`: why the engine could not go on, if it could not."""
+    """`rows`, `tokens` (by slot, as the host reads them): by the machine's number of the forward. `stuck`: why the engine could not go on, if it could not. `told_otherwise`: a token that the host was told is not the
+    one that came out.
+    """
 
     trial: Trial
     requests: tuple[Request, ...]
@@ -62,6 +64,7 @@ class Observed:
     forced: list[Forced]
     done: dict[int, Completion] = field(default_factory=dict)
     stuck: str = ""
+    told_otherwise: bool = False
 
     @cached_property
     def garbled(self) -> list[int]:
@@ -107,9 +110,11 @@ def observe(
     rows: dict[int, tuple[Row, ...]] = {}
     tokens: dict[int, list[int]] = {}
     made: list[Engine] = []
+    noted: list[_Noted] = []
 
     def forward(model: Model, pool: Any, device_tokens: Any) -> _Noted:
-        return _Noted(Forward(model, pool, device_tokens), made, device, rows, tokens, told or {})
+        noted.append(_Noted(Forward(model, pool, device_tokens), made, device, rows, tokens, told or {}))
+        return noted[0]
 
     engine = engine_for(
         trial,
@@ -157,6 +162,7 @@ def observe(
         device.forced,
         done,
         stuck,
+        noted[0].otherwise,
     )
 
 
@@ -174,6 +180,7 @@ class _Noted:
     ) -> None:
         self._forward, self._engine, self._device = forward, engine, device
         self._rows, self._tokens, self._told = rows, tokens, told
+        self.otherwise = False
 
     def __call__(self, batch: Batch, out: Any, step: int | None = None) -> Kernel:
         number = len(self._device.ops)
@@ -185,6 +192,7 @@ class _Noted:
         def end() -> None:
             last()
             if number in self._told:
+                self.otherwise |= out.tolist() != self._told[number]
                 out.copy_(out.new_tensor(self._told[number]))
             self._tokens[number] = out.tolist()
 
