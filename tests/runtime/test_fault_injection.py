@@ -12,7 +12,9 @@ from dataclasses import replace
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+
+import torch
 
 from kvsan.checker.conform import conform_ops
 from kvsan.checker.serving.observed import Observed, observe
@@ -43,9 +45,7 @@ def ran(design: str, seed: int, fault: Fault | None) -> Observed:
     device = Simulated(seed=seed, policy=policy("fair"), observe=True)
     if fault is None:
         return observe(trial, device, requests_for(trial))
-    return observe(
-        trial, device, requests_for(trial), wrap=lambda inner: Faulty(inner, fault), tinker=fault.tinker
-    )
+    return observe(trial, device, requests_for(trial), wrap=lambda inner: Faulty(inner, fault), tinker=fault.tinker)
 
 
 def caught(kind: Kind, seed: int) -> tuple[str, str]:

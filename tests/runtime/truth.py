@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kvsan.checker.serving.lineage import Lineage, lies_in
 from kvsan.checker.serving.observed import Observed, observe
 from kvsan.checker.serving.trial import Trial, requests_for
-from kvsan.checker.serving.witness import Served, control, witness
+from kvsan.checker.serving.witness import control, witness
 from kvsan.model.designs import load, names
 from kvsan.model.hazard import Hazard, Kind
 from kvsan.runtime.device.policy import policy

@@ -86,9 +86,7 @@ class Lines:
     ) -> None:
         sides = [{pool: _blocks(ids) for pool, ids in side.items() if len(ids)} for side in (reads, writes)]
         if any(sides):
-            made = Access(
-                by, on, *sides, label=label, order=order, batch=batch, planned=planned, step=step, site=site
-            )
+            made = Access(by, on, *sides, label=label, order=order, batch=batch, planned=planned, step=step, site=site)
             self._add(made, self._device.ops[-1].number)
 
     def record(self, on: str, event: str, *, by: str) -> None:
