@@ -26,7 +26,7 @@ SHORT = Workload(
     longest=48,
     follow_ups=0.5,
 )
-POLICIES = ("fair", "starve:compute", "late", "early", "starve:load", "starve:store", "lazy", "fair")
+POLICIES = ("fair", "starve:compute", "late", "early", "starve:load", "starve:compute", "starve:store", "lazy")
 RACY = tuple(name for name in names() if (found := load(name).expected) is not None and found.verdict == "refuted")
 NO_ORDER = (Kind.GEN, Kind.BATCH)
 
@@ -57,12 +57,12 @@ def trial_of(seed: int) -> Trial:
     known = names() if seed % 2 else RACY
     return Trial(
         design=load(known[seed // 2 % len(known)]),
-        requests=dice.choice([8, 10, 12]),
+        requests=dice.choice([8, 10]),
         concurrency=dice.choice([4, 5]),
-        run_ahead=dice.choice([0, 1, 2, 3]),
+        run_ahead=dice.choice([0, 1, 1, 2, 3]),
         seed=seed,
         policy=dice.choice(POLICIES),
-        pressure=dice.choice([2.0, 4.0, 6.0]),
+        pressure=dice.choice([3.0, 5.0, 8.0]),
         host_pressure=dice.choice([1.0, 2.0]),
         lazy=dice.random() < 0.2,
         aborts=dice.choice([0.0, 0.15, 0.3]),

@@ -29,17 +29,38 @@ Subject = tuple["Header", "list[Op]", "list[Hazard]"]
 @click.option("--pair", nargs=2, type=click.IntRange(0), help="Of a trace: the earlier and the later op.")
 @click.option("--limit", type=click.IntRange(1), default=4, show_default=True, help="Hazards to replay, one of a sort.")
 @click.option("--device", type=click.Choice(["simulated", "cuda"]), default="simulated", show_default=True)
+@click.option(
+    "--hazard", type=click.IntRange(0), help="Of a design: this hazard of a `kvsan run`, by the options below."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the run.")
+@click.option("--round", "number", type=click.IntRange(1), default=1, show_default=True, help="Which round of it.")
+@click.option("--requests", type=click.IntRange(1), default=500, show_default=True)
+@click.option("--concurrency", type=click.IntRange(1), default=64, show_default=True)
+@click.option("--run-ahead", type=click.IntRange(0), default=1, show_default=True)
+@click.option("--policy", default="fair", show_default=True)
+@click.option("--pressure", type=click.FloatRange(0, min_open=True), default=4.0, show_default=True)
 @click.option("--format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def replay_command(
-    what: str, schedule: str | None, pair: tuple[int, int] | None, limit: int, device: str, form: str
+    what: str,
+    schedule: str | None,
+    pair: tuple[int, int] | None,
+    limit: int,
+    device: str,
+    hazard: int | None,
+    number: int,
+    form: str,
+    **run: Any,
 ) -> None:
     """Make a reported hazard happen: the earlier access late, by every rule of CUDA, next to the run with its fence.
 
     Of a TRACE its hazards, one of each sort, or --pair. Of a DESIGN the shortest counterexamples of the proof, or with
-    SCHEDULE (`kx1/…`, what `kvsan explore` prints) that run. On a GPU a kernel spins in front of the late access.
+    SCHEDULE (`kx1/…`, what `kvsan explore` prints) that run. On a GPU a kernel spins in front of the late access. With
+    --hazard, or a SCHEDULE of the simulated device (`kvsim1.…`), a serving run of the engine is replayed.
 
     Exit status: 1 it came true and with its fence it did not, 0 nothing to replay, 2 bad input, 3 not shown.
     """
+    if hazard is not None or (schedule or "").startswith("kvsim1."):
+        raise SystemExit(_serving(what, schedule, hazard, number - 1, run))
     subjects = _subjects(what, schedule, pair)
     exits: list[Exit] = []
     for header, ops, hazards in subjects:
@@ -47,6 +68,29 @@ def replay_command(
     if not exits and form == "text":
         click.echo(f"{what}: nothing to replay: no hazard that hangs on a moment")
     raise SystemExit(Exit.RACY if Exit.RACY in exits else Exit.INCOMPLETE if exits else Exit.CLEAN)
+
+
+def _serving(what: str, schedule: str | None, hazard: int | None, number: int, run: dict[str, Any]) -> Exit:
+    """A hazard of a serving run, or a whole one by its schedule."""
+    from kvsan.checker.design_file import DesignFileError, load_design
+    from kvsan.checker.serving.replay import by_hazard, by_schedule, watched
+    from kvsan.checker.serving.trial import Trial
+    from kvsan.runtime.device.schedule import ScheduleError
+
+    try:
+        trial = Trial(design=load_design(what), **run)
+        if schedule is not None:
+            found = by_schedule(trial, schedule)
+        else:
+            seen = watched(trial, number)
+            if hazard is None or hazard >= len(seen.report.hazards):
+                raise _bad(f"{what}: no hazard {hazard}; that run has {len(seen.report.hazards)}, numbered from 0")
+            found = by_hazard(trial, number, seen, hazard)
+    except (DesignFileError, ScheduleError, ValueError) as error:
+        raise _bad(str(error)) from None
+    for line in found.lines():
+        click.echo(line)
+    return Exit.RACY if found.shown else Exit.INCOMPLETE
 
 
 def _subjects(what: str, schedule: str | None, pair: tuple[int, int] | None) -> list[Subject]:

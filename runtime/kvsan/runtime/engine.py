@@ -130,6 +130,7 @@ class Engine:
         self._by_number: dict[int, Active] = {}
         self._failures = 0
         self._idle = 0
+        self._vain = False  # the last step was launched for copies alone, and could issue none: one waits for a slot
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -212,10 +213,12 @@ class Engine:
             else:
                 self.transfers.plan_stores()
             self._plan = self.scheduler.plan()
-        wanted = self._plan.batch is not None or bool(len(self.pool.cells.where(self.pool.cells.table.wanted)))
+        planned = len(self.pool.cells.where(self.pool.cells.table.wanted))
+        serves = self._plan.batch is not None
         self._give_up()
-        if wanted:
+        if serves or (planned and (changed or not self._vain or not self._in_flight)):
             self._step(done)
+            self._vain = not serves and planned == len(self.pool.cells.where(self.pool.cells.table.wanted))
         elif not done and not changed:
             self._wait(done)
         else:
@@ -304,7 +307,7 @@ class Engine:
         if self.flight.unseen:
             self._see(done, block=True)
             return
-        events = [event for pool, _ in self.transfers.pools for event in pool.cells.transfers]
+        events = self._events
         if not events:
             if self.active and self._idle >= PATIENCE:
                 raise StuckError(self._why())
@@ -318,6 +321,16 @@ class Engine:
             for pool, _ in self.transfers.pools:
                 pool.cells.known(events[0])
             self._idle = 0
+
+    @property
+    def _events(self) -> list[str]:
+        """Of transfers under way."""
+        return [event for pool, _ in self.transfers.pools for event in pool.cells.transfers]
+
+    @property
+    def _in_flight(self) -> bool:
+        """Whether there is something that ends by itself, and may let a copy be issued that waits."""
+        return bool(self.flight.unseen or self._events)
 
     def _why(self) -> str:
         free = len(self.pool.queue)

@@ -15,8 +15,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from kvsan.model.design import Assign, Design, DesignError, Guard, Submit, Work
-from kvsan.model.design.guards import Every, Is, Some
+from kvsan.model.design import Assign, Design, DesignError, Every, Guard, Is, Some, Submit, Work
 
 HELD = "(held)"
 """The value of a facet while its free is held; no guard names it."""

@@ -97,7 +97,9 @@ class Transfers:
                 continue
             at = np.array([block], np.int64)
             cells = self.gpu.cells
-            if not len(cells.enabled(cells.rules[hit], at)):
+            back = cells.rules[hit]
+            storable = cells.when(cells.rules[store])[cells.table.after(back.then)[cells.code[at]]]
+            if not storable.all() or not len(cells.enabled(back, at)):  # one may be under way, if it holds no reference
                 continue
             room = self._room(1)
             if not room:

@@ -32,6 +32,7 @@ The trace is read into memory.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from kvsan.checker.conform.facts import Facts
 from kvsan.checker.conform.names import KINDS, NamesError, match, parse_maps
@@ -42,7 +43,7 @@ from kvsan.checker.coverage import Coverage
 from kvsan.checker.trace import Trace
 from kvsan.checker.trace.header import Header
 from kvsan.model.design import Design, EdgeKind
-from kvsan.model.ops import Op
+from kvsan.model.ops import Access, Blocks, Op
 
 __all__ = ["KINDS", "Conformance", "NamesError", "RefusalError", "conform", "conform_ops", "parse_maps"]
 
@@ -67,6 +68,7 @@ def conform_ops(
     coverage = Coverage()
     for op in ops:
         coverage.note(op)
+    ops = _whole_copies(ops)
     names = match(design, header, ops, maps or {})
     found = Facts(ops, header.streams, names, design)
     run = Run(design, names, ops, found.agents, attached=header.attached)
@@ -101,3 +103,32 @@ def conform_ops(
         refusal=refusal,
         why=() if refusal is not None else tuple(why),
     )
+
+
+def _whole_copies(ops: Sequence[Op]) -> list[Op]:
+    """A batched copy that is logged in parts, since its blocks were decided at different ops (`kvsan.runtime.plans`),
+    is one work: its last line stands for all, the lines before it for nothing.
+    """
+    out = list(ops)
+    for at in range(1, len(out)):
+        before, op = out[at - 1], out[at]
+        if (
+            isinstance(before, Access)
+            and isinstance(op, Access)
+            and before.batch
+            and op.batch
+            and before.planned is not None
+            and op.step is not None
+            and (before.by, before.on, before.label, before.step, before.order)
+            == (op.by, op.on, op.label, op.step, op.order)
+        ):
+            reads, writes = (
+                {pool: Blocks((*one.get(pool, EMPTY).runs, *two.get(pool, EMPTY).runs)) for pool in {**one, **two}}
+                for one, two in ((before.reads, op.reads), (before.writes, op.writes))
+            )
+            out[at] = replace(op, reads=reads, writes=writes)
+            out[at - 1] = replace(before, reads={}, writes={}, label="", batch=False)
+    return out
+
+
+EMPTY = Blocks(())

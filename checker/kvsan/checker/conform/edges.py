@@ -78,6 +78,8 @@ class Edges:
             if at == NOBODY:
                 continue
             snap = self.world.snapshots[at]
+            if snap.objects and snap.objects.keys() <= self.world.dropped and covers(fact.main, snap.past):
+                continue  # the scheduler's thread has seen it done and given it back: there is nothing to wait for
             edge = Edge(EdgeKind.WAIT, work.name, event).name
             what = f"{event}{self.world.behind(at)}"
             if snap.named and not snap.objects:

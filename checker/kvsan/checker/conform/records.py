@@ -177,8 +177,7 @@ class Records:
                 self._signalled((event,), on, event)
                 return True
             if isinstance(item, Work) and item.every_step and item.on == on and event in item.signals:
-                if not self.world.shared(event) or (self.steps.inside and index in self.steps.visited
-                                                    and self.steps.cur == index):  # fmt: skip
+                if not self.world.shared(event):
                     return False
                 self.steps.visit(index)
                 self._signalled(item.signals, on, event)

@@ -15,7 +15,7 @@ from kvsan.checker.conform.records import Records
 from kvsan.checker.conform.steps import Steps
 from kvsan.checker.conform.world import DID, QUEUE, Entry, RefusalError, World
 from kvsan.model.design import MAIN, Design, Mark, Submit, Work
-from kvsan.model.ops import Access, Alloc, Free, Get, Op, Poll, Put, Record, Sync, Touch, Wait
+from kvsan.model.ops import Access, Alloc, Drop, Free, Get, Op, Poll, Put, Record, Sync, Touch, Wait
 from kvsan.model.pasts import Agent
 
 READ, WRITE = 1, 2
@@ -60,7 +60,10 @@ class Run:
             case Wait():
                 self.edges.wait(fact, self.names.stream(op.on))
             case Record():
+                self.world.dropped.discard(op.event)
                 self.records.record(fact, op)
+            case Drop():
+                self.world.dropped.add(op.event)
             case Poll(done=True) | Sync():
                 if op.event is not None:
                     self.records.visible(op.event, fact.index)

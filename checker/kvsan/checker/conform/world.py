@@ -66,6 +66,8 @@ class World:
         self.snapshots: list[Snapshot] = []
         self.now: dict[str, int] = {}
         """The snapshot of each event that is one object for all blocks."""
+        self.dropped: set[str] = set()
+        """Event objects that were given back."""
         self.last: dict[Where, tuple[Past, int]] = {}
         """What each stream knew behind its latest work, and which op that was."""
         self.main: Past = ()

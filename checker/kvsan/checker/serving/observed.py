@@ -48,7 +48,8 @@ class Row:
 @dataclass
 class Observed:
     """`rows`, `tokens` (by slot, as the host reads them): by the machine's number of the forward. `stuck`: why the
-    engine could not go on, if it could not.
+    engine could not go on, if it could not. `told_otherwise`: a token that the host was told is not the one that came
+    out.
     """
 
     trial: Trial
@@ -64,6 +65,7 @@ class Observed:
     forced: list[Forced]
     done: dict[int, Completion] = field(default_factory=dict)
     stuck: str = ""
+    told_otherwise: bool = False
 
     @cached_property
     def garbled(self) -> list[int]:
@@ -81,6 +83,10 @@ class Observed:
         return {number: one.tokens for number, one in self.done.items()}
 
 
+TURNS = 1000
+"""Turns for each request, and more is an engine that does not come to an end."""
+
+
 class EnoughError(Exception):
     """Ends a run of which no more is wanted."""
 
@@ -91,37 +97,44 @@ def observe(
     served: tuple[Workload, tuple[Request, ...]] | None = None,
     *,
     wrap: Callable[[Device], Device] = lambda device: device,
+    tinker: Callable[[Engine], None] = lambda engine: None,
     until: int | None = None,
     told: Mapping[int, list[int]] | None = None,
 ) -> Observed:
     """Serves the trial's workload on the machine, which must observe. `served`: the workload and its requests, if
-    they are at hand. `wrap`: put around the machine, below the log. `until`: no further than this op needs. `told`:
-    tokens that the host reads whatever comes out, by the number of the forward. Raises what the engine raises, but
-    for `StuckError`, and `ScheduleError`.
+    they are at hand. `wrap`: put around the logged machine; `tinker`: done to the engine before it serves. `until`:
+    no further than this op needs. `told`: tokens that the host reads whatever comes out, by the number of the
+    forward. Raises what the engine raises, but for `StuckError`, and `ScheduleError`.
     """
     workload, requests = served or requests_for(trial)
     lines = Lines(device)
     rows: dict[int, tuple[Row, ...]] = {}
     tokens: dict[int, list[int]] = {}
     made: list[Engine] = []
+    noted: list[_Noted] = []
 
     def forward(model: Model, pool: Any, device_tokens: Any) -> _Noted:
-        return _Noted(Forward(model, pool, device_tokens), made, device, rows, tokens, told or {})
+        noted.append(_Noted(Forward(model, pool, device_tokens), made, device, rows, tokens, told or {}))
+        return noted[0]
 
     engine = engine_for(
         trial,
-        Traced(wrap(device), lines),
+        wrap(Traced(device, lines)),
         workload,
         requests,
         forward,
     )
     made.append(engine)
+    tinker(engine)
     done: dict[int, Completion] = {}
     stuck = ""
-    looked = 0
+    looked = turns = 0
 
     def each_turn(ended: list[Completion]) -> None:
-        nonlocal looked
+        nonlocal looked, turns
+        turns += 1
+        if turns > TURNS * len(requests):
+            raise AssertionError(f"{turns} turns, and {len(requests) - len(done)} of {len(requests)} requests are left")
         done.update((one.number, one) for one in ended)
         if until is not None and len(device.ops) > until:
             if any(touch.op.number == until for touch in device.log[looked:]):
@@ -150,6 +163,7 @@ def observe(
         device.forced,
         done,
         stuck,
+        noted[0].otherwise,
     )
 
 
@@ -167,6 +181,7 @@ class _Noted:
     ) -> None:
         self._forward, self._engine, self._device = forward, engine, device
         self._rows, self._tokens, self._told = rows, tokens, told
+        self.otherwise = False
 
     def __call__(self, batch: Batch, out: Any, step: int | None = None) -> Kernel:
         number = len(self._device.ops)
@@ -178,6 +193,7 @@ class _Noted:
         def end() -> None:
             last()
             if number in self._told:
+                self.otherwise |= out.tolist() != self._told[number]
                 out.copy_(out.new_tensor(self._told[number]))
             self._tokens[number] = out.tolist()
 

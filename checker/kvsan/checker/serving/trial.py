@@ -36,6 +36,10 @@ MODEL = Model(groups=(Group("full"), Group("window", 48)), layers=2, block_size=
 one token in forty ends a completion, since that is seen a step late."""
 
 
+SHAPE = Workload()
+"""Lengths and prefixes of what is served; numbers and seed are the trial's."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """What is run. `design` None: the engine's default. `pressure`: how many times as much the requests at a time
@@ -61,7 +65,7 @@ class Trial:
     check: bool = True
     trace: str = ""
     model: Model = MODEL
-    workload: Workload = Workload()
+    workload: Workload = SHAPE
 
 
 @dataclass(slots=True)

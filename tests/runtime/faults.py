@@ -1,0 +1,217 @@
+"""Five classes of fault, put into the engine from outside: between it and the device, or in one hold of a free.
+
+Each has sites, counted as the engine runs; `site` says at which one it happens. What is no fault is no site:
+
+- *drop a wait*: of an event whose stream did work that touches blocks since the waiting stream last waited for that
+  stream;
+- *move a record*: the first record behind a work that touches blocks is made in front of it;
+- *free early*: where frees wait for a step, one of a block that this very step used comes back one step early; else a
+  transfer that the device has not finished is taken as finished, without a poll;
+- *publish early*: a transfer's event is recorded behind the next put of its thread; with one thread, behind its own
+  first poll;
+- *read early*: a store that waited for something reads its source in order `any`.
+
+Two more draws turn out to be none only in what follows (`harmless`): a moved record that nobody asks about before the
+next one of that event, and a transfer taken as finished that the other pool's rules poll before anything comes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from kvsan.model.design import MAIN, Fence
+from kvsan.model.ops import Access, Alloc, Free, Op, Poll, Record, Sync, Touch, Wait
+from kvsan.runtime.device import Copy, Ids, Kernel
+from kvsan.runtime.engine import Engine
+
+Kind = Literal["drop a wait", "move a record", "free early", "publish early", "read early"]
+KINDS: tuple[Kind, ...] = ("drop a wait", "move a record", "free early", "publish early", "read early")
+
+
+@dataclass
+class Fault:
+    """`site` -1: nothing is done, sites are counted. `threads`: the design has further threads; `retires`: frees wait
+    for steps."""
+
+    kind: Kind
+    site: int
+    threads: bool
+    retires: bool
+    sites: int = 0
+    done: bool = False
+    event: str = ""
+    work: dict[str, int] = field(default_factory=dict)
+    records: dict[str, tuple[str, int]] = field(default_factory=dict)
+    waited: set[tuple[str, tuple[str, int]]] = field(default_factory=set)
+    fresh: set[str] = field(default_factory=set)
+
+    def here(self) -> bool:
+        """One more site; whether it is the one."""
+        self.sites += 1
+        if self.sites - 1 == self.site:
+            self.done = True
+            return True
+        return False
+
+    def tinker(self, engine: Engine) -> None:
+        """Frees of the device's pool that wait for a step."""
+        if self.kind != "free early" or not self.retires:
+            return
+        cells = engine.pool.cells
+        fence_of = cells._fence
+
+        def fence(which: Fence, blocks: Ids) -> Any:
+            right = fence_of(which, blocks)
+            for at in np.flatnonzero((right == cells.last_use[blocks]) & (right > cells.flight.seen)):
+                if self.here():
+                    right = right.copy()
+                    right[at] -= 1
+            return right
+
+        cells._fence = fence  # type: ignore[method-assign]
+
+
+def harmless(fault: Fault, clean: Sequence[Op], lines: Sequence[Op]) -> bool:
+    """Whether nothing came of it, by the lines of the run without it and with it."""
+    at = next((i for i, (one, two) in enumerate(zip(clean, lines, strict=False)) if one != two), None)
+    if at is None:
+        return True
+    behind = lines[at:]
+    if fault.kind == "move a record":
+        for op in behind[1:]:
+            if isinstance(op, Wait | Poll | Sync) and op.event == fault.event:
+                return False
+            if isinstance(op, Record) and op.event == fault.event:
+                return True
+        return True
+    if fault.kind == "free early" and not fault.retires:
+        for op in behind:
+            if isinstance(op, Poll) and op.event == fault.event:
+                return op.done
+            if isinstance(op, Free | Touch | Alloc | Access):
+                return False
+    return False
+
+
+class Faulty:
+    """A device with the fault."""
+
+    def __init__(self, inner: Any, fault: Fault) -> None:
+        self._inner, self._fault = inner, fault
+        self._hosts: dict[str, FaultyHost] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def host(self, name: str) -> FaultyHost:
+        return self._hosts.setdefault(name, FaultyHost(self._inner.host(name), self._fault, name == MAIN))
+
+
+class FaultyHost:
+    """Its host threads."""
+
+    def __init__(self, inner: Any, fault: Fault, main: bool) -> None:
+        self._inner, self._fault, self._main = inner, fault, main
+        self._late: Callable[[], None] | None = None  # a work whose record comes first
+        self._stream = ""
+        self._kept: tuple[str, str] | None = None  # a record that comes too late
+        self._next = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def _flush(self) -> None:
+        late, self._late = self._late, None
+        if late is not None:
+            late()
+
+    def wait(self, stream: str, event: str) -> None:
+        self._flush()
+        fault = self._fault
+        fault.fresh.add(stream)
+        if event in fault.records:
+            key = (stream, fault.records[event])
+            new = key not in fault.waited and fault.records[event][0] != stream
+            fault.waited.add(key)
+            if new and fault.kind == "drop a wait" and fault.here():
+                return
+        self._inner.wait(stream, event)
+
+    def record(self, stream: str, event: str) -> None:
+        fault = self._fault
+        if self._late is not None and stream == self._stream:
+            self._inner.record(stream, event)  # the work comes behind it
+            fault.event = event
+            self._flush()
+            return
+        self._flush()
+        fault.records[event] = (stream, fault.work.get(stream, 0))
+        if self._next:
+            self._next = False
+            if fault.here():
+                self._kept = (stream, event)
+                return
+        self._inner.record(stream, event)
+
+    def query(self, event: str) -> bool:
+        self._flush()
+        done = bool(self._inner.query(event)) if not self._unpolled(event) else True
+        self._publish(event)
+        return done
+
+    def _unpolled(self, event: str) -> bool:
+        """The machine is asked all the same, below the log, so that a site is a transfer that is not complete."""
+        fault = self._fault
+        if fault.kind != "free early" or fault.retires or not self._main or "step" in event:
+            return False
+        record = self._inner._device.inner._records.get(event)
+        if record is None or record.done or not fault.here():
+            return False
+        fault.event = event
+        return True
+
+    def sync(self, event: str) -> None:
+        self._flush()
+        self._inner.sync(event)
+        self._publish(event)
+
+    def put(self, queue: str, item: Any) -> None:
+        self._flush()
+        self._inner.put(queue, item)
+        if self._fault.threads and not self._main:
+            self._publish(None)
+
+    def _publish(self, event: str | None) -> None:
+        kept = self._kept
+        if kept is not None and event in (None, kept[1]):
+            self._kept = None
+            self._inner.record(*kept)
+
+    def launch(self, stream: str, kernel: Kernel) -> None:
+        self._flush()
+        touches = any(len(ids) for side in (kernel.reads, kernel.writes) for ids in side.values())
+        self._issue(stream, lambda: self._inner.launch(stream, kernel), touches)
+
+    def copy(self, stream: str, copy: Copy) -> None:
+        self._flush()
+        fault = self._fault
+        waits = stream in fault.fresh
+        if fault.kind == "read early" and copy.order == "stream" and copy.source == "gpu" and waits and fault.here():
+            copy = replace(copy, order="any")
+        if fault.kind == "publish early" and self._main is not fault.threads:
+            self._next = True
+        self._issue(stream, lambda: self._inner.copy(stream, copy), bool(len(copy.targets)))
+
+    def _issue(self, stream: str, issue: Callable[[], None], touches: bool) -> None:
+        fault = self._fault
+        fault.fresh.discard(stream)
+        if touches:
+            fault.work[stream] = fault.work.get(stream, 0) + 1
+            if fault.kind == "move a record" and fault.here():
+                self._late, self._stream = issue, stream
+                return
+        issue()
