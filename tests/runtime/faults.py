@@ -72,7 +72,7 @@ class Fault:
                     right[at] -= 1
             return right
 
-        cells._fence = fence  # type: ignore[method-assign]
+        cells._fence = fence  # type: ignore[method-assign, assignment]
 
 
 def harmless(fault: Fault, clean: Sequence[Op], lines: Sequence[Op]) -> bool:

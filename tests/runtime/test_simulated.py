@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -342,7 +343,7 @@ def torn(seed: int, *, fence: bool, order: str = "stream") -> tuple[set[int], se
     cpu = device.memory("cpu", (8, 2, 3), host=True)
     gpu.fill_(1)
     cpu.fill_(2)
-    seen: list[torch.Tensor] = []
+    seen: list[Any] = []
     parts = [lambda at=at: seen.append(gpu[2 * at : 2 * at + 2, 0].clone()) for at in range(4)]
     device.stream("s", side=False)
     device.stream("t", side=True)

@@ -127,7 +127,7 @@ def hold_to_truth(seed: int, found: Truth, *, pairs: int, schedules: int) -> Obs
 
 def _met(hazard: Hazard, run: Observed, request: int) -> bool:
     """Whether a forward read a block of the hazard for the request, as one of the two accesses."""
-    ops = {run.numbers[hazard.later.op], run.numbers[hazard.earlier.op] if hazard.earlier.op is not None else None}
+    ops = {run.numbers[hazard.later.op], run.numbers[hazard.earlier.op]}
     blocks = set(hazard.blocks)
     return hazard.pool == "gpu" and any(
         row.request == request and blocks & set(row.reads) for op in ops if op in run.rows for row in run.rows[op]

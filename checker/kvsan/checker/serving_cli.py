@@ -16,6 +16,7 @@ from kvsan.checker.terminal import colour, width, write_json
 from kvsan.checker.verdict import Exit
 
 if TYPE_CHECKING:
+    from kvsan.checker.serving.fences import Fence
     from kvsan.checker.serving.trial import Round, Trial
 
 INTERRUPTED = 130
@@ -106,14 +107,14 @@ def bisect_command(name: str, policy: str, form: str, **given: Any) -> None:
     from kvsan.checker.serving.fences import MODES
 
     trial = _trial(name, policy, given)
-    found: dict[str, list[Round]] = {}
+    found: dict[Fence, list[Round]] = {}
     for mode in MODES:
         if any(one.interrupted for rounds in found.values() for one in rounds):
             break
         found[mode] = _play(replace(trial, fence=mode), list(range(trial.rounds)), [mode])
     if form == "json":
         for mode, rounds in found.items():
-            write_json(table.document(replace(trial, fence=mode), rounds))  # type: ignore[arg-type]  # a mode
+            write_json(table.document(replace(trial, fence=mode), rounds))
     else:
         click.echo(table.bisection(trial, found, width(), colour=colour()))
     if any(one.interrupted for rounds in found.values() for one in rounds):

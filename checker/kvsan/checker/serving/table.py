@@ -8,7 +8,7 @@ from typing import Any
 
 from kvsan.checker.report.page import Page, count
 from kvsan.checker.report.text import describe
-from kvsan.checker.serving.fences import fenced
+from kvsan.checker.serving.fences import Fence, fenced
 from kvsan.checker.serving.trial import Round, Trial
 
 KINDS = ("RAW", "WAR", "WAW", "GEN", "BATCH")
@@ -86,7 +86,7 @@ def run(trial: Trial, rounds: Sequence[Round], width: int, *, colour: bool = Fal
     return str(page)
 
 
-def bisection(trial: Trial, found: Mapping[str, Sequence[Round]], width: int, *, colour: bool = False) -> str:
+def bisection(trial: Trial, found: Mapping[Fence, Sequence[Round]], width: int, *, colour: bool = False) -> str:
     """The table of `kvsan bisect`."""
     page = Page(width, colour=colour)
     every = [one for rounds in found.values() for one in rounds]
