@@ -6,7 +6,8 @@ Each has sites, counted as the engine runs; `site` says at which one it happens.
   stream;
 - *move a record*: the first record behind a work that touches blocks is made in front of it;
 - *free early*: where frees wait for a step, one of a block that this very step used comes back one step early; else a
-  transfer that the device has not finished is taken as finished, without a poll;
+  transfer that the device has not finished is taken as finished by a rule of the device's pool, without a poll (the
+  host pool's rules are another design's);
 - *publish early*: a transfer's event is recorded behind the next put of its thread; with one thread, behind its own
   first poll;
 - *read early*: a store that waited for something reads its source in order `any`.
@@ -44,6 +45,7 @@ class Fault:
     sites: int = 0
     done: bool = False
     event: str = ""
+    mine: bool = False
     work: dict[str, int] = field(default_factory=dict)
     records: dict[str, tuple[str, int]] = field(default_factory=dict)
     waited: set[tuple[str, tuple[str, int]]] = field(default_factory=set)
@@ -59,9 +61,21 @@ class Fault:
 
     def tinker(self, engine: Engine) -> None:
         """Frees of the device's pool that wait for a step."""
-        if self.kind != "free early" or not self.retires:
+        if self.kind != "free early":
             return
         cells = engine.pool.cells
+        if not self.retires:
+            enabled_of = cells.enabled
+
+            def enabled(*given: Any) -> Ids:
+                self.mine = True
+                try:
+                    return enabled_of(*given)
+                finally:
+                    self.mine = False
+
+            cells.enabled = enabled  # type: ignore[method-assign, assignment]
+            return
         fence_of = cells._fence
 
         def fence(which: Fence, blocks: Ids) -> Any:
@@ -72,7 +86,7 @@ class Fault:
                     right[at] -= 1
             return right
 
-        cells._fence = fence  # type: ignore[method-assign]
+        cells._fence = fence  # type: ignore[method-assign, assignment]
 
 
 def harmless(fault: Fault, clean: Sequence[Op], lines: Sequence[Op]) -> bool:
@@ -159,7 +173,6 @@ class FaultyHost:
 
     def query(self, event: str) -> bool:
         self._flush()
-        fault = self._fault
         done = bool(self._inner.query(event)) if not self._unpolled(event) else True
         self._publish(event)
         return done
@@ -167,7 +180,7 @@ class FaultyHost:
     def _unpolled(self, event: str) -> bool:
         """The machine is asked all the same, below the log, so that a site is a transfer that is not complete."""
         fault = self._fault
-        if fault.kind != "free early" or fault.retires or not self._main or "step" in event:
+        if fault.kind != "free early" or fault.retires or not fault.mine:
             return False
         record = self._inner._device.inner._records.get(event)
         if record is None or record.done or not fault.here():

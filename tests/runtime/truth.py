@@ -6,6 +6,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
+import torch
+
 from kvsan.checker.serving.lineage import Lineage, lies_in
 from kvsan.checker.serving.observed import Observed, observe
 from kvsan.checker.serving.trial import Trial, requests_for
@@ -49,6 +51,11 @@ class Truth:
             got = getattr(self, name)
             lines += [f"{len(got):7,} {name}", *(f"        {one}" for one in got[:20])]
         return "\n".join(lines)
+
+
+def one_thread() -> None:
+    """Tensors are small: torch's threads would only wait for one another."""
+    torch.set_num_threads(1)
 
 
 def trial_of(seed: int) -> Trial:
@@ -127,7 +134,7 @@ def hold_to_truth(seed: int, found: Truth, *, pairs: int, schedules: int) -> Obs
 
 def _met(hazard: Hazard, run: Observed, request: int) -> bool:
     """Whether a forward read a block of the hazard for the request, as one of the two accesses."""
-    ops = {run.numbers[hazard.later.op], run.numbers[hazard.earlier.op] if hazard.earlier.op is not None else None}
+    ops = {run.numbers[hazard.later.op], run.numbers[hazard.earlier.op]}
     blocks = set(hazard.blocks)
     return hazard.pool == "gpu" and any(
         row.request == request and blocks & set(row.reads) for op in ops if op in run.rows for row in run.rows[op]
