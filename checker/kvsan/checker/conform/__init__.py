@@ -106,7 +106,8 @@ def conform_ops(
 
 
 def _whole_copies(ops: Sequence[Op]) -> list[Op]:
-    """A batched copy that is logged in parts, since its blocks were decided at different ops (`kvsan.runtime.plans`), is
+    """A batched copy that is logged in parts, since its blocks were decided at different ops
+    (`kvsan.runtime.plans`), is
     one work: its last line stands for all, the lines before it for nothing."""
     out = list(ops)
     for at in range(1, len(out)):

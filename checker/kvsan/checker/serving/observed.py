@@ -1,6 +1,7 @@
 """A serving run on the simulated machine with everything that can be known of it: lines, versions, rows, completions.
 
-The lines are what a debug run logs, and nothing else is told to the checker. The versions (`device/versions.py`) are the
+The lines are what a debug run logs, and nothing else is told to the checker. The versions (`device/versions.py`)
+are the
 truth it is held against: which write each op really met. `rows` says which request a step's forward read which blocks
 for, so that a wrong completion can be traced back (`lineage.py`).
 
@@ -47,7 +48,8 @@ class Row:
 
 @dataclass
 class Observed:
-    """`rows`, `tokens` (by slot, as the host reads them): by the machine's number of the forward. `stuck`: why the engine could not go on, if it could not. `told_otherwise`: a token that the host was told is not the
+    """`rows`, `tokens` (by slot, as the host reads them): by the machine's number of the forward. `stuck`: why the
+    engine could not go on, if it could not. `told_otherwise`: a token that the host was told is not the
     one that came out.
     """
 
@@ -101,7 +103,8 @@ def observe(
     told: Mapping[int, list[int]] | None = None,
 ) -> Observed:
     """Serves the trial's workload on the machine, which must observe. `served`: the workload and its requests, if they
-    are at hand. `wrap`: put around the logged machine; `tinker`: done to the engine before it serves. `until`: no further than this op needs. `told`: tokens that
+    are at hand. `wrap`: put around the logged machine; `tinker`: done to the engine before it serves. `until`: no
+    further than this op needs. `told`: tokens that
     the host reads whatever comes out, by the number of the forward. Raises what the engine raises, but for
     `StuckError`, and `ScheduleError`.
     """

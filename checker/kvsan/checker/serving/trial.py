@@ -36,11 +36,16 @@ MODEL = Model(groups=(Group("full"), Group("window", 48)), layers=2, block_size=
 one token in forty ends a completion, since that is seen a step late."""
 
 
+LENGTHS = Workload()
+"""How long prompts and answers are, if a trial does not say."""
+
+
 @dataclass(frozen=True, slots=True)
 class Trial:
     """What is run. `design` None: the engine's default. `pressure`: how many times as much the requests at a time
     want as the device's pool holds. `policy`: how a simulated device runs. `spin`: cycles that a CUDA forward spins
-    between its writes and its reads, so that what overlaps is seen to. `workload`: how long prompts and answers are; how
+    between its writes and its reads, so that what overlaps is seen to. `workload`: how long prompts and answers
+    are; how
     many, how many at a time and the seed are the trial's own.
     """
 
@@ -61,7 +66,7 @@ class Trial:
     check: bool = True
     trace: str = ""
     model: Model = MODEL
-    workload: Workload = Workload()
+    workload: Workload = LENGTHS
 
 
 @dataclass(slots=True)
