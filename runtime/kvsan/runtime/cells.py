@@ -139,8 +139,7 @@ class Cells:
 
     @property
     def transfers(self) -> list[str]:
-        """The event objects of transfers that a rule asks for and the host has not seen complete, the oldest
-        first. A rule
+        """The event objects of transfers that a rule asks for and the host has not seen complete, the oldest first. A rule
         need not come up while a block is in its state, so an event may be known and still be the block's."""
         asked = {need.event for rule in self.design.rules for need in rule.needs if isinstance(need, Seen)}
         return list(

@@ -46,8 +46,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Op `later` runs behind op `earlier`: a record right behind the one, a wait in front of the other and, if
-    that is a
+    """Op `later` runs behind op `earlier`: a record right behind the one, a wait in front of the other and, if that is a
     copy, its source in stream order. `block`: the host waits instead of the stream."""
 
     earlier: int
