@@ -36,7 +36,7 @@ bench: $(call stamp,test+engine) ## run the benchmarks (installs torch)
 		--benchmark-columns=min,median,rounds --benchmark-sort=name $(ARGS)
 
 torch: $(call stamp,test+engine) ## the tests that need torch (installs it)
-	$(PYTEST) tests/attach tests/testing/test_simulated_torch.py $(ARGS)
+	$(PYTEST) tests/attach tests/runtime tests/explore/test_one_design.py tests/testing/test_simulated_torch.py $(ARGS)
 
 sweep: $(call stamp,test) ## run the heavy sweeps
 	$(PYTEST) -m sweep -n auto $(ARGS)

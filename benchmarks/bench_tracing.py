@@ -60,8 +60,8 @@ class Engine:
         slots = self.slots[n % SETS]
         host.free("gpu", freed)
         host.alloc("gpu", taken)
-        host.plan("gpu", stored)
-        host.plan("gpu", loaded)
+        host.plan("gpu", stored, "store")
+        host.plan("gpu", loaded, "load")
         host.wait("compute", f"loaded#{n - 1}")
         host.wait("compute", f"stored#{n - 1}")
         host.launch("compute", Kernel("forward", {"gpu": reads}, {"gpu": writes}, step=n))

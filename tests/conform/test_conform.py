@@ -67,6 +67,7 @@ def test_a_run_that_conforms_says_what_it_did_not_exercise() -> None:
     ("change", "why"),
     [
         ({5: None}, "op 5: store on store reads gpu 0: store.after(compute_done): missing wait"),
+        ({5: op("sync", event="e2")}, "op 6: store on store reads gpu 0: store.after(compute_done): missing wait"),
         ({2: None, 4: None, 5: op("wait", on="store", event="e1")}, "waits for nothing"),
         ({3: None, 5: op("wait", on="store", event="e1"), 8: None}, "op 7: free gpu 0: one step early"),
         ({5: op("wait", on="store", event="e1")}, "op 5 waits for what was recorded at op 2"),

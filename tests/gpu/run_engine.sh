@@ -34,16 +34,16 @@ tests)
     limited 80 tests python3 -m pytest -q -ra -c /dev/null --rootdir . --noconftest -p no:cacheprovider -m gpu \
         --durations 5 tests/gpu/test_cuda_device.py ;;
 bisect) # side by side: only right and wrong is looked at
-    # TODO(lead): the options as they came to be (`--spin` is the stretched read window, in clock cycles)
     run="--device cuda --rounds 3 --concurrency 64 --run-ahead 1 --seed 7"
     for design in vllm-after-46278 vllm-before-46278; do
-        limited 110 "bisect-$design" $kvsan bisect --design "$design" --requests 500 $run &
-        limited 110 "bisect-$design-spin" $kvsan bisect --design "$design" --requests 500 $run --spin 2000000 &
+        LINES_SHOWN=30 limited 110 "bisect-$design" $kvsan bisect --design "$design" --requests 500 $run &
+        LINES_SHOWN=30 limited 110 "bisect-$design-spin" $kvsan bisect --design "$design" --requests 500 $run --spin 2000000 &
     done
-    limited 110 default $kvsan run --design kvsan-default --requests 500 $run &
+    LINES_SHOWN=30 limited 110 default $kvsan run --design kvsan-default --requests 500 $run &
+    LINES_SHOWN=30 limited 110 default-spin $kvsan run --design kvsan-default --requests 500 $run --spin 2000000 &
     wait ;;
-cost) limited 185 cost python3 benchmarks/gpu_engine.py cost --seconds 160 ;;
-throughput) limited 185 throughput python3 benchmarks/gpu_engine.py throughput --seconds 150 ;;
-all) for part in tests bisect cost throughput; do bash "$0" $part; done ;; # 80 + 120 + 195 + 195 s at most
+cost) limited 140 cost python3 benchmarks/gpu_engine.py cost --seconds ${SECONDS_EACH:-115} ;;
+throughput) limited 140 throughput python3 benchmarks/gpu_engine.py throughput --seconds ${SECONDS_EACH:-115} ;;
+all) for part in tests bisect cost throughput; do bash "$0" $part; done ;; # 80 + 120 + 140 + 140 s at most
 *) sed -n 2p "$0"; exit 2 ;;
 esac

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run_vllm.sh PART…, each of unpack setup kvsan smoke accept loads mp offload fault hooks cost csan soak soak-and-more: the
+# run_vllm.sh PART…, each of unpack setup kvsan smoke accept loads mp offload fault hooks cost breakdown csan soak soak-and-more everything: the
 # acceptance runs on a GPU machine without a network. Parts of vLLM come in .vllm/ (carried, one a call). Each result is
 # a line on stdout that begins with RESULT, and one of $OUT/results.jsonl as soon as it is there. See README.md.
 set -uo pipefail; shopt -s nullglob
@@ -46,20 +46,20 @@ apart() {
 keep() { # a few traces go home: eight files at most, 16 MiB each
     for trace in "$@"; do [[ $(stat -c %s "$trace" 2> /dev/null || echo 0) -gt 0 ]] && cp "$trace" "$out/"; done
 }
-accept() { # 0.23.0: five fence modes, eager and graphs, both runners
+accept_begin() { # 0.23.0: five fence modes, eager and graphs, both runners
     use 0.23.0; export KVSAN=1
     for runner in v1 v2; do for graphs in "" --graphs; do for fence in none store load all fixed; do
-        at_most 10; one "0.23.0-$runner${graphs#-}-$fence" 240 accept --runner $runner --fence $fence $graphs &
+        at_most "$1"; one "0.23.0-$runner${graphs#-}-$fence" 240 accept --runner $runner --fence $fence $graphs &
     done; done; done
-    wait; keep /tmp/traces/0.23.0-v{1,2}-none.jsonl.gz
 }
-loads() { # 0.24.0: at least 500 loads each, without and with the load fence, eager and graphs, both runners
+accept() { accept_begin 10; wait; keep /tmp/traces/0.23.0-v{1,2}-none.jsonl.gz; }
+loads_begin() { # 0.24.0: at least 500 loads each, without and with the load fence, eager and graphs, both runners
     use 0.24.0; export KVSAN=1
     for runner in v1 v2; do for graphs in "" --graphs; do for fence in none load; do
         one "0.24.0-$runner${graphs#-}-$fence" 420 accept --runner $runner --fence $fence $graphs --requests 1200 --tokens 32 &
     done; done; done
-    wait; keep /tmp/traces/0.24.0-v{1,2}-none.jsonl.gz
 }
+loads() { loads_begin; wait; keep /tmp/traces/0.24.0-v{1,2}-none.jsonl.gz; }
 mp() { # processes apart: without a fence and with all that mends it
     export KVSAN=1
     for version in 0.24.0:load 0.23.0:fixed; do for runner in v1 v2; do for fence in none "${version#*:}"; do
@@ -125,11 +125,18 @@ part() {
     soak) soak "${SOAK_SECONDS:-300}"; wait ;;
     soak-and-more) # what fits beside the two servers: five at a time besides
         soak "${SOAK_SECONDS:-300}"; hooks & mp 7; fault 7; offload 7; wait ;;
+    everything) # all but cost in one call: the long ones first, the rest in the places that are left
+        soak "${SOAK_SECONDS:-300}"; hooks &
+        loads_begin; accept_begin 14; mp 13; fault 14; offload 14; wait
+        keep /tmp/traces/0.2{3,4}.0-v{1,2}-none.jsonl.gz ;;
     cost) # one after the other: nothing else runs
         use 0.24.0
         export KVSAN=1
-        BARE=1 one cost 180 cost --windows 24
         BARE=1 one cost-graphs 120 cost --windows 48 --graphs
+        BARE=1 one cost 180 cost --windows 24 ;;
+    breakdown) # by hook
+        use 0.24.0
+        export KVSAN=1
         for more in "" --graphs; do BARE=1 one "breakdown${more#-}" 90 cost --windows 6 --breakdown $more; done ;;
     csan) # PyTorch's own sanitizer, and a process that never had kvsan
         use 0.24.0; KVSAN=0 BARE=1 one csan 110 csan --windows 12 ;;

@@ -41,6 +41,7 @@ def pool(debug: Session) -> Any:
 
 def kinds(debug: Session) -> list[str]:
     assert debug.check is not None
+    debug.recorder.settle_up()  # lines wait until many are there
     return [found.hazard.kind.value for found in debug.check.findings.real()]
 
 

@@ -97,5 +97,5 @@ class ImmediateHost:
     def touch(self, pool: str, blocks: Ids) -> None:
         pass
 
-    def plan(self, pool: str, blocks: Ids) -> None:
+    def plan(self, pool: str, blocks: Ids, work: str) -> None:
         pass

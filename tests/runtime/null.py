@@ -69,7 +69,7 @@ class NullHost:
     def touch(self, pool: str, blocks: Ids) -> None:
         self._note("touch", pool)
 
-    def plan(self, pool: str, blocks: Ids) -> None:
+    def plan(self, pool: str, blocks: Ids, work: str) -> None:
         self._note("plan", pool)
 
 

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch")
+
 from kvsan.model.design import DesignError, Protocol
 from kvsan.model.designs import load, names
 from kvsan.runtime.engine import Engine, Sizes, StuckError, designs_for
@@ -17,7 +19,7 @@ from kvsan.runtime.workload import Workload, blocks_for, requests_of
 from runtime.immediate import Immediate
 
 MODEL = Model(groups=(Group("full"), Group("window", 64)), stop_every=40)
-WORKLOAD = Workload(requests=30, concurrency=12, seed=3, aborts=0.1)
+WORKLOAD = Workload(requests=24, concurrency=12, seed=3, aborts=0.1)
 REQUESTS = requests_of(WORKLOAD, MODEL)
 BLOCKS = blocks_for(WORKLOAD, MODEL, oversubscribed=4, requests=REQUESTS)
 

@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+pytest.importorskip("torch")
+
 from kvsan.model.designs import load
 from kvsan.runtime.device import Kernel
 from kvsan.runtime.device.policy import POLICIES, starve

@@ -5,16 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvsan.model.ops import Access, Poll
-from kvsan.runtime.device import Copy, Device, DeviceError, Kernel
-from kvsan.runtime.device.policy import (
+torch = pytest.importorskip("torch")
+
+from kvsan.model.ops import Access, Poll  # noqa: E402 - only where torch is
+from kvsan.runtime.device import Copy, Device, DeviceError, Kernel  # noqa: E402
+from kvsan.runtime.device.policy import (  # noqa: E402
     EAGER,
     EARLY,
     FAIR,
@@ -26,11 +28,11 @@ from kvsan.runtime.device.policy import (
     policy,
     starve,
 )
-from kvsan.runtime.device.schedule import PREFIX, Schedule, ScheduleError
-from kvsan.runtime.device.simulated import Call as Tried
-from kvsan.runtime.device.simulated import Simulated
-from kvsan.runtime.device.versions import FRESH, strays
-from runtime.device_programs import (
+from kvsan.runtime.device.schedule import PREFIX, Schedule, ScheduleError  # noqa: E402
+from kvsan.runtime.device.simulated import Call as Tried  # noqa: E402
+from kvsan.runtime.device.simulated import Simulated  # noqa: E402
+from kvsan.runtime.device.versions import FRESH, strays  # noqa: E402
+from runtime.device_programs import (  # noqa: E402
     STREAMS,
     Call,
     breach,
@@ -341,7 +343,7 @@ def torn(seed: int, *, fence: bool, order: str = "stream") -> tuple[set[int], se
     cpu = device.memory("cpu", (8, 2, 3), host=True)
     gpu.fill_(1)
     cpu.fill_(2)
-    seen: list[torch.Tensor] = []
+    seen: list[Any] = []
     parts = [lambda at=at: seen.append(gpu[2 * at : 2 * at + 2, 0].clone()) for at in range(4)]
     device.stream("s", side=False)
     device.stream("t", side=True)

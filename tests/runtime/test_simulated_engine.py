@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytest.importorskip("torch")
+
 from kvsan.model.designs import load
 from kvsan.runtime.device.policy import FAIR, policy
 from kvsan.runtime.device.schedule import Schedule

@@ -124,7 +124,7 @@ def test_what_touches_nothing_has_no_line(run: Run) -> None:
     host.launch("compute", Kernel("forward", {"gpu": none}, {}))
     host.copy("load", Copy("load", "cpu", none, "gpu", none))
     host.alloc("gpu", none)
-    host.plan("gpu", none)
+    host.plan("gpu", none, "store")
     assert host.get("jobs") is None
     host.launch("compute", Kernel("forward", {"gpu": none, "cpu": ids(1)}, {}))  # the twin
     assert run.lines() == ["host forward compute r cpu 1"]
@@ -155,7 +155,7 @@ CALLS = {
     "alloc": lambda host: host.alloc("gpu", ids(1)),
     "free": lambda host: host.free("gpu", ids(1)),
     "touch": lambda host: host.touch("gpu", ids(1)),
-    "plan": lambda host: host.plan("gpu", ids(1)),
+    "plan": lambda host: host.plan("gpu", ids(1), "store"),
 }
 
 
@@ -258,6 +258,18 @@ def test_a_thread_of_the_device_is_traced(run: Run) -> None:
     assert run.lines() == ["host put jobs#1", "copier get jobs#1"]
 
 
+def test_a_load_is_not_as_old_as_the_store_that_was_decided_before_it(run: Run) -> None:
+    """The block changes hands between the two decisions: the load is the new owner's and of the right generation."""
+    run.host.alloc("gpu", ids(1))
+    run.host.plan("gpu", ids(1), "store")
+    run.host.free("gpu", ids(1))
+    run.host.alloc("gpu", ids(1))
+    run.host.plan("gpu", ids(1), "load")
+    run.host.copy("load", Copy("load", "cpu", ids(0), "gpu", ids(1)))
+    run.host.copy("store", Copy("store", "gpu", ids(1), "cpu", ids(2)))
+    assert [line.rpartition("planned ")[2] for line in run.lines()[-2:]] == ["2", "0"]
+
+
 # ── what was planned ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -267,9 +279,9 @@ def store(run: Run, *blocks: int) -> None:
 
 def test_a_copy_of_what_was_decided(run: Run) -> None:
     run.host.alloc("gpu", ids(1, 2))
-    run.host.plan("gpu", ids(1))
+    run.host.plan("gpu", ids(1), "store")
     run.host.record("compute", "e")
-    run.host.plan("gpu", ids(2))
+    run.host.plan("gpu", ids(2), "store")
     store(run, 1, 2)
     assert run.lines()[-1] == "host store store r gpu 1-2 w cpu 0-1 batch planned 1"
     assert not check(str(run.path)).hazards
@@ -278,7 +290,7 @@ def test_a_copy_of_what_was_decided(run: Run) -> None:
 def test_blocks_that_nobody_decided_on(run: Run) -> None:
     """A target that was allocated after the decision is no wrong generation."""
     run.host.alloc("gpu", ids(1))
-    run.host.plan("gpu", ids(1))
+    run.host.plan("gpu", ids(1), "store")
     run.host.alloc("cpu", ids(0))
     store(run, 1)
     store(run, 2)
@@ -290,10 +302,10 @@ def test_a_wrong_generation_is_found_and_only_that(run: Run) -> None:
     """Block 1 was freed and handed out again since its store was decided, block 2 decided on after that."""
     host = run.host
     host.alloc("gpu", ids(1, 2))
-    host.plan("gpu", ids(1))
+    host.plan("gpu", ids(1), "store")
     host.free("gpu", ids(1, 2))
     host.alloc("gpu", ids(1, 2))
-    host.plan("gpu", ids(2))
+    host.plan("gpu", ids(2), "store")
     store(run, 2, 1)
     assert run.lines()[-2:] == [
         "host store store r gpu 1 w cpu 1 batch planned 0",
@@ -307,7 +319,7 @@ def test_decided_anew_it_is_the_right_generation(run: Run) -> None:
     host = run.host
     for _ in range(3):
         host.alloc("gpu", ids(1))
-        host.plan("gpu", ids(1))
+        host.plan("gpu", ids(1), "store")
         store(run, 1)
         host.free("gpu", ids(1))
     assert len(run.ops()) == 9
@@ -331,7 +343,7 @@ def test_generations_against_the_rule(tmp_path: Path, seed: int) -> None:
                 host.alloc("gpu", blocks)
                 born |= dict.fromkeys(blocks.tolist(), now)
             case 1:
-                host.plan("gpu", blocks)
+                host.plan("gpu", blocks, "store")
                 decided |= dict.fromkeys(blocks.tolist(), now)
             case _:
                 host.copy("store", Copy("store", "gpu", blocks, "cpu", np.arange(len(blocks))))
@@ -491,7 +503,7 @@ def test_a_tee(tmp_path: Path) -> None:
         device.memory(pool, (1, 64), host=pool == "cpu")
     host = device.host("host")
     host.alloc("gpu", ids(0, 1))
-    host.plan("gpu", ids(0))
+    host.plan("gpu", ids(0), "load")
     host.free("gpu", ids(0))
     host.alloc("gpu", ids(0))
     host.put("q", 1)

@@ -1,6 +1,6 @@
-"""The command line: `kvsan check | explain | info | merge | convert | demo`; from `design_cli` `verify | repair | diff |
-designs`, from `conform_cli` `conform`, from `replay_cli` `replay`, from `serving_cli` `run | bisect`. Thin: every
-command calls one function and prints.
+"""The command line: `kvsan check | explain | info | merge | convert | demo`; from `design_cli` `verify | repair |
+diff | designs`, from `conform_cli` `conform`, from `serving_cli` `run | bisect`, from `explore_cli` `explore`. Thin:
+every command calls one function and prints.
 
 Exit status of `check`: `verdict.Exit`. Bad input or usage is 2, with one line on stderr; Ctrl-C is 130; a fault of
 our own is 70 and says so, since 1 means "hazards" and nothing else.
@@ -14,14 +14,18 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import click
 
 from kvsan.checker.conform_cli import conform_command
 from kvsan.checker.design_cli import COMMANDS
-from kvsan.checker.judge import Report, check_trace
+from kvsan.checker.explore_cli import explore_command
+from kvsan.checker.judge import Report
+from kvsan.checker.many import Checker, check_files, files
 from kvsan.checker.replay_cli import replay_command
+from kvsan.checker.serving_cli import COMMANDS as SERVING
+from kvsan.checker.spread import SpreadError
 from kvsan.checker.terminal import bar, colour, width, write_json
 from kvsan.checker.trace import Trace, TraceError, open_trace
 from kvsan.checker.verdict import Exit, worst
@@ -41,16 +45,24 @@ _assume = click.option(
 )
 
 
+def _version() -> str:
+    """`unknown` where the folders are on the path and nothing is installed."""
+    try:
+        return version("kvsan")
+    except PackageNotFoundError:
+        return "unknown"
+
+
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Docs: README.md, docs/limits.md (what a clean verdict does not cover), docs/model.md (designs).",
 )
-@click.version_option(version("kvsan"), prog_name="kvsan")
+@click.version_option(_version(), prog_name="kvsan")
 def cli() -> None:
     """Finds races on reused KV-cache blocks: a sanitizer for stream ordering in LLM serving engines.
 
-    check, explain, info, merge, convert and demo look at recorded runs; verify, repair, diff and designs at protocols;
-    conform holds a run against a protocol; run and bisect serve with kvsan's own engine, replay shows what they found.
+    check, explain, info, merge, convert and demo look at recorded runs; verify, repair, diff, designs and explore at
+    protocols; conform holds a run against a protocol; run and bisect serve with kvsan's own engine.
     """
 
 
@@ -59,42 +71,75 @@ def cli() -> None:
 @click.option("--all", "all_pairs", is_flag=True, help="Every unordered pair, not each block's first racing op.")
 @_assume
 @click.option("--lifetime", is_flag=True, help="Also list accesses issued to free blocks (legal in itself).")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes, for many traces.")
+@click.option(
+    "--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where they run."
+)
 @_format
 def check_command(
-    traces: tuple[str, ...], all_pairs: bool, assume_stream_order: bool, lifetime: bool, form: str
+    traces: tuple[str, ...],
+    all_pairs: bool,
+    assume_stream_order: bool,
+    lifetime: bool,
+    workers: int,
+    engine: str,
+    form: str,
 ) -> None:
     """Check recorded runs: is every conflicting pair of accesses ordered, whatever the timing?
+
+    TRACE is a file, or a folder with traces.
 
     Exit status over all traces: 2 bad input, else 1 hazards, else 3 incomplete, else 0.
     """
     exits: list[Exit] = []
     reports: list[Report] = []
-    for path in traces:
-        try:
-            with _opened(path) as trace:
-                report = check_trace(
-                    trace, all_pairs=all_pairs, assume_stream_order=assume_stream_order, lifetime=lifetime
-                )
-        except TraceError as error:
-            _complain(error)
-            exits.append(Exit.BAD_INPUT)
-            continue
-        exits.append(report.verdict.exit)
-        reports.append(report)
-        if form == "json":
-            write_json(report.document())
-        else:
-            from kvsan.checker.report import text
+    checker = Checker(all_pairs, assume_stream_order, lifetime)
+    try:
+        for report in _checked(traces, checker, workers, engine):
+            if isinstance(report, str):
+                click.echo(f"kvsan: {report}", err=True)
+                exits.append(Exit.BAD_INPUT)
+                continue
+            exits.append(report.verdict.exit)
+            reports.append(report)
+            if form == "json":
+                write_json(report.document())
+            else:
+                from kvsan.checker.report import text
 
-            if len(reports) > 1:
-                click.echo()
-            click.echo(text.render(report, width(), colour=colour()))
-    if form == "text" and len(traces) > 1:
+                if len(reports) > 1:
+                    click.echo()
+                click.echo(text.render(report, width(), colour=colour()))
+    except SpreadError as error:
+        click.echo(f"kvsan: {error}", err=True)
+        raise SystemExit(Exit.BAD_INPUT) from None
+    if form == "text" and len(exits) > 1:
         from kvsan.checker.report import text
 
         bad = exits.count(Exit.BAD_INPUT)
-        click.echo(f"\n{len(traces)} traces: " + text.summary(reports) + (f", {bad} unreadable" if bad else ""))
+        click.echo(f"\n{len(exits)} traces: " + text.summary(reports) + (f", {bad} unreadable" if bad else ""))
     raise SystemExit(worst(exits))
+
+
+def _checked(traces: tuple[str, ...], checker: Checker, workers: int, engine: str) -> Iterator[Report | str]:
+    """The report of each trace, or what is wrong with it."""
+    paths: list[str] = []
+    for path in traces:
+        try:
+            paths += files([path])
+        except TraceError as error:
+            yield str(error)
+    if workers > 1 or engine != "local":
+        if "-" in paths:
+            raise click.UsageError("stdin cannot be shared out; accepted with --workers or --engine: files")
+        yield from check_files(paths, checker, workers=workers, engine=engine)
+        return
+    for path in paths:
+        try:
+            with _opened(path) as trace:
+                yield checker.of(trace)
+        except TraceError as error:
+            yield str(error)
 
 
 @cli.command(name="explain", epilog="Example:  kvsan explain run.jsonl.gz 2096 2137")
@@ -196,7 +241,7 @@ def demo_command() -> None:
     run(width(), colour=colour())
 
 
-for command in (*COMMANDS, conform_command, replay_command):
+for command in (*COMMANDS, explore_command, conform_command, replay_command, *SERVING):
     cli.add_command(command)
 
 

@@ -22,6 +22,16 @@ from kvsan.runtime.table import Codes, Table, Truth
 
 NONE: Ids = np.empty(0, np.int64)
 
+Saved = tuple[
+    Codes,
+    npt.NDArray[np.int64],
+    dict[str, dict[int, str]],
+    dict[str, str],
+    dict[Assign, dict[int, int]],
+    dict[str, set[int]],
+]
+"""What `Cells.save` keeps: states, last uses, events (a block's, everybody's), holds, arrived hand-offs."""
+
 
 class Cells:
     """`count` blocks of the design's pool, all fresh. `pool` is the pool's name if it is not the design's.
@@ -139,18 +149,19 @@ class Cells:
 
     @property
     def transfers(self) -> list[str]:
-        """The event objects of transfers that a rule asks for and the host has not seen complete, the oldest first. A rule
-        need not come up while a block is in its state, so an event may be known and still be the block's."""
-        asked = {need.event for rule in self.design.rules for need in rule.needs if isinstance(need, Seen)}
-        return list(
-            dict.fromkeys(
-                event
-                for name, mine in self._events.items()
-                if self.per[name] == "transfer" and name in asked
-                for event in mine.values()
-                if event not in self._known
-            )
-        )
+        """The event objects of transfers that a rule asks for, of blocks as they are, the oldest first, but for
+        those that the host knows complete: a rule need not come up while a block is in its state."""
+        out: dict[str, None] = {}
+        for rule in self.design.rules:
+            for need in rule.needs:
+                if isinstance(need, Seen) and self.per[need.event] == "transfer":
+                    mine, holds, code = self._events[need.event], self.when(rule), self.code
+                    out.update(
+                        (event, None)
+                        for block, event in mine.items()
+                        if holds[code[block]] and event not in self._known
+                    )
+        return sorted(out, key=_number)
 
     # ── what changes ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -208,21 +219,23 @@ class Cells:
             (self.host.touch if keeps else self.host.alloc)(self.pool, taken)
             if self._on_take is not None:
                 self._on_take(taken)
-        planned = blocks[self.table.planned[new] & ~self.table.planned[old]]
-        if len(planned):
-            self.host.plan(self.pool, planned)
+        for work, due in self.table.planned.items():
+            planned = blocks[due[new] & ~due[old]]
+            if len(planned):
+                self.host.plan(self.pool, planned, work)
         if len(freed):
             self.host.free(self.pool, freed)
             if self._on_free is not None:
                 self._on_free(freed)
 
     def noted(self, name: str, blocks: Ids, instance: str | None = None) -> str:
-        """The event object that a record of the name is made on, and from now on the one of these blocks. `instance`: a
-        fresh one, for a transfer or a step."""
+        """The event object that a record of the name is made on, and from now on the one of these blocks (of an event a
+        block, the last one's). `instance`: a fresh one, for a transfer or a step."""
         per = self.per[name]
         if per == "block":
-            (block,) = blocks.tolist()
-            one = self._events[name][block] = f"{name}#{block}"
+            one = ""
+            for block in blocks.tolist():
+                one = self._events[name][block] = f"{name}#{block}"
             return one
         if per == "transfer":
             assert instance is not None
@@ -241,6 +254,48 @@ class Cells:
         if old is not None and self.flight.leave(old):
             self._known.discard(old)
             self.host.drop(old)
+
+    # ── there and back ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def save(self) -> Saved:
+        """All that changes, as it is now. For whoever tries one choice and then another."""
+        return (
+            self.code.copy(),
+            self.last_use.copy(),
+            {name: dict(mine) for name, mine in self._events.items()},
+            dict(self._shared),
+            {then: dict(held) for then, held in self._held.items() if held},
+            {queue: set(blocks) for queue, blocks in self._got.items() if blocks},
+        )
+
+    def load(self, saved: Saved) -> None:
+        """As it was at `save`, which stays as it is and may be loaded again."""
+        code, last_use, events, shared, held, got = saved
+        self.code, self.last_use = code.copy(), last_use.copy()
+        self._events = {name: dict(mine) for name, mine in events.items()}
+        self._shared = dict(shared)
+        self._held = {then: dict(mine) for then, mine in held.items()}
+        self._got = {queue: set(blocks) for queue, blocks in got.items()}
+
+    @property
+    def held(self) -> dict[int, tuple[Assign, int]]:
+        """For each block whose free is held: what is set when it ends, and the step that it waits for."""
+        return {block: (then, fence) for then, held in self._held.items() for block, fence in held.items()}
+
+    @property
+    def bound(self) -> dict[str, dict[int, str]]:
+        """For each event of a block or transfer, which object it is at which block. Not to be changed."""
+        return self._events
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """For each event that all blocks share, the object that it is now. Not to be changed."""
+        return self._shared
+
+    @property
+    def arrived(self) -> dict[str, frozenset[int]]:
+        """For each queue the blocks whose entry was taken and no rule has used yet."""
+        return {queue: frozenset(blocks) for queue, blocks in self._got.items() if blocks}
 
     def got(self, queue: str, blocks: Ids) -> None:
         """The entry of these blocks was taken from the queue."""

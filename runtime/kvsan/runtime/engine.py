@@ -213,12 +213,12 @@ class Engine:
             else:
                 self.transfers.plan_stores()
             self._plan = self.scheduler.plan()
-        planned = len(self.pool.cells.where(self.pool.cells.table.planned))
+        planned = len(self.pool.cells.where(self.pool.cells.table.wanted))
         serves = self._plan.batch is not None
         self._give_up()
         if serves or (planned and (changed or not self._vain or not self._in_flight)):
             self._step(done)
-            self._vain = not serves and planned == len(self.pool.cells.where(self.pool.cells.table.planned))
+            self._vain = not serves and planned == len(self.pool.cells.where(self.pool.cells.table.wanted))
         elif not done and not changed:
             self._wait(done)
         else:

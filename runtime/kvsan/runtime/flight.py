@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, deque
 
+Saved = tuple[int, int, tuple[str | None, ...], Counter[str], Counter[str]]
+
 
 class Flight:
     """`launched` counts steps from 1 on; `seen` is how many of them the host knows complete. Steps are seen in
@@ -41,6 +43,21 @@ class Flight:
         """The oldest unseen step is known complete; its event."""
         self.seen += 1
         return self._events.popleft()
+
+    @property
+    def unseen_events(self) -> tuple[str | None, ...]:
+        """The completion event of each step not seen, the oldest first."""
+        return tuple(self._events)
+
+    def save(self) -> Saved:
+        """All that changes, as it is now."""
+        return self.launched, self.seen, tuple(self._events), Counter(self._users), Counter(self._numbers)
+
+    def load(self, saved: Saved) -> None:
+        """As it was at `save`."""
+        self.launched, self.seen = saved[:2]
+        self._events = deque(saved[2])
+        self._users, self._numbers = Counter(saved[3]), Counter(saved[4])
 
     def fresh(self, name: str) -> str:
         """The name of a new event object."""

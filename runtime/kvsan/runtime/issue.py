@@ -76,7 +76,7 @@ class Issuer:
         self.lock = RLock()
         self._jobs = {job.takes: job for thread in design.threads for job in thread.jobs}
         self._recorder = next((on for on, event in _recorders(design) if event == design.step_event), None)
-        self._asked = _asked(design)
+        self.asked = _asked(design)
 
     def of(self, cells: Cells) -> None:
         """The blocks of the design's own pool. From here on its other threads act."""
@@ -114,7 +114,7 @@ class Issuer:
         assert self.cells is not None
         cells = self.cells
         match item:
-            case Mark() if item.event in self._asked:
+            case Mark() if item.event in self.asked:
                 self.host.record(item.on, self._instance(item.event, cells, np.empty(0, np.int64)))
             case Block():
                 blocks = np.arange(len(cells)) if item.when is None else cells.where(cells.table.truth(item.when))
@@ -150,11 +150,19 @@ class Issuer:
         faces = self.bodies.faces(work, blocks, step)
         if not faces:
             return False
-        if work.on is not None:
-            for event in dict.fromkeys(
-                event for face in faces for name in face.work.after for event in face.cells.instances(name, face.blocks)
-            ):
-                host.wait(work.on, event)
+        self.wait(host, work, faces)
+        return self.issue(host, work, faces, step)
+
+    def wait(self, host: Host, work: Work, faces: Sequence[Face], only: str | None = None) -> None:
+        """The work's waits: for what the designs of its faces say (`after`), or for one event of them."""
+        if work.on is None:
+            return
+        wanted = [(face, name) for face in faces for name in face.work.after if only is None or name == only]
+        for event in dict.fromkeys(event for face, name in wanted for event in face.cells.instances(name, face.blocks)):
+            host.wait(work.on, event)
+
+    def issue(self, host: Host, work: Work, faces: Sequence[Face], step: int) -> bool:
+        """The work behind its waits, and its records. Returns whether it was issued."""
         try:
             self.bodies.run(host, work, faces, step)
         except DeviceError:
@@ -179,7 +187,7 @@ class Issuer:
         made: dict[str, str] = {}
         for face in faces:
             for name in face.work.signals:
-                if face.cells.design is self.design and name not in self._asked:
+                if face.cells.design is self.design and name not in self.asked:
                     continue
                 if face.cells.per[name] == "block":
                     for block in face.blocks.tolist():

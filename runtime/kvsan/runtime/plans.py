@@ -8,7 +8,8 @@ whether a block was allocated after its copy was decided:
 - some were: the copy is logged in parts of whole pairs, those blocks with their own decision, the rest as above.
 
 Relies on: `Host.plan` being called when a block's copy is decided, after the alloc of what it is decided for. A
-decision stands until the next one of that block. Does not cover: decisions that are carried out by a kernel.
+decision stands until the next one of that block for a copy of the same name. Does not cover: decisions that are carried
+out by a kernel.
 """
 
 from __future__ import annotations
@@ -25,18 +26,26 @@ Part = tuple[int | None, Ids, Ids]
 
 
 class _Pool:
-    """By block: when its latest copy was decided, and when it was allocated last. 0: never."""
+    """By block: when its latest copy of each name was decided, and when it was allocated last. 0: never."""
 
-    __slots__ = ("born", "decided")
+    __slots__ = ("_decided", "born")
 
     def __init__(self, size: int) -> None:
-        self.decided: Times = np.zeros(size, np.int64)
+        self._decided: dict[str, Times] = {}
         self.born: Times = np.zeros(size, np.int64)
+
+    def decided(self, work: str) -> Times:
+        """For copies of that name."""
+        made = self._decided.get(work)
+        if made is None:
+            made = self._decided[work] = np.zeros(len(self.born), np.int64)
+        return made
 
     def hold(self, blocks: Ids) -> None:
         """Room for these blocks."""
         more = np.zeros(int(blocks.max()) + 1, np.int64)
-        self.decided, self.born = np.concatenate((self.decided, more)), np.concatenate((self.born, more))
+        self.born = np.concatenate((self.born, more))
+        self._decided = {work: np.concatenate((times, more)) for work, times in self._decided.items()}
 
 
 class Plans:
@@ -53,16 +62,17 @@ class Plans:
         if name not in self._pools:
             self._pools[name] = _Pool(blocks)
 
-    def decide(self, pool: str, blocks: Ids, line: int | None) -> None:
-        """A copy of these blocks was decided after that line; without one there is nothing that could be planned at."""
+    def decide(self, pool: str, blocks: Ids, work: str, line: int | None) -> None:
+        """A copy of that name of these blocks was decided after that line; without one there is nothing that could be
+        planned at."""
         if line is not None:
             self._any = True
             made = self._of(pool)
             try:
-                made.decided[blocks] = 2 * line + 1
+                made.decided(work)[blocks] = 2 * line + 1
             except IndexError:
                 made.hold(blocks)
-                made.decided[blocks] = 2 * line + 1
+                made.decided(work)[blocks] = 2 * line + 1
 
     def alloc(self, pool: str, blocks: Ids, line: int | None) -> None:
         """These blocks begin a new generation, at that line."""
@@ -78,7 +88,7 @@ class Plans:
         if not self._any:
             yield None, copy.sources, copy.targets
             return
-        sides = [self._times(copy.source, copy.sources), self._times(copy.target, copy.targets)]
+        sides = [self._times(copy.source, copy.sources, copy.name), self._times(copy.target, copy.targets, copy.name)]
         one = max(int(decided[0]) for decided, _ in sides)  # most often all were decided at once
         if not any(
             np.count_nonzero(born > one)
@@ -90,13 +100,13 @@ class Plans:
             return
         yield from _apart(copy, sides)
 
-    def _times(self, pool: str, blocks: Ids) -> tuple[Times, Times]:
+    def _times(self, pool: str, blocks: Ids, work: str) -> tuple[Times, Times]:
         made = self._of(pool)
         try:
-            return made.decided.take(blocks), made.born.take(blocks)
+            return made.decided(work).take(blocks), made.born.take(blocks)
         except IndexError:
             made.hold(blocks)
-            return made.decided.take(blocks), made.born.take(blocks)
+            return made.decided(work).take(blocks), made.born.take(blocks)
 
     def _of(self, name: str) -> _Pool:
         found = self._pools.get(name)

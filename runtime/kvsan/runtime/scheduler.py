@@ -200,7 +200,9 @@ class Scheduler:
                     self.tables[group, active.slot, index] = block
 
     def _room(self, count: int, spared: Container[int] = ()) -> bool:
-        """Whether so many blocks are free and not promised; evicts kept ones but those spared, if the design keeps any."""
+        """Whether so many blocks are free and not promised; evicts kept ones but those spared, if the design keeps
+        any.
+        """
         evict = self.roles.rules.get("evict")
         count += sum(self._promised.values())
         if evict is not None and len(self.pool.queue) < count:

@@ -15,8 +15,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from kvsan.model.design import Assign, Design, DesignError, Guard, Submit, Work
-from kvsan.model.design.guards import Every, Is, Some
+from kvsan.model.design import Assign, Design, DesignError, Every, Guard, Is, Some, Submit, Work
 
 HELD = "(held)"
 """The value of a facet while its free is held; no guard names it."""
@@ -135,13 +134,19 @@ class Table:
         return self.reads(work) | self.writes(work)
 
     @cached_property
-    def planned(self) -> Truth:
+    def wanted(self) -> Truth:
         """Whether some copy or job of the block is decided and not yet issued."""
         out = np.zeros(self.states, bool)
-        for work in self.design.works():
-            if not work.every_step:
-                out |= self.due(work)
+        for truth in self.planned.values():
+            out |= truth
+        return out
+
+    @cached_property
+    def planned(self) -> dict[str, Truth]:
+        """For each work that does not run in every step: whether it is decided for the block and not yet issued."""
+        out = {work.name: self.due(work) for work in self.design.works() if not work.every_step}
         for item in self.design.step:
             if isinstance(item, Submit):
-                out |= self.truth(item.when)
+                for job in (job for thread in self.design.threads for job in thread.jobs if job.takes == item.queue):
+                    out[job.name] = out[job.name] | self.truth(item.when)
         return out

@@ -296,11 +296,11 @@ class _TracedHost:
             if len(blocks):
                 sink.touch(self._prefix + pool, blocks, by=self._by)
 
-    def plan(self, pool: str, blocks: Ids) -> None:
+    def plan(self, pool: str, blocks: Ids, work: str) -> None:
         with self._sink.lock:
-            self._host.plan(pool, blocks)
+            self._host.plan(pool, blocks, work)
             if len(blocks):
-                self._plans.decide(pool, blocks, self._sink.mark())
+                self._plans.decide(pool, blocks, work, self._sink.mark())
 
 
 _places: dict[tuple[CodeType, int], str] = {}

@@ -142,8 +142,9 @@ class Transfers:
             self._on_the_way.add(digest)
 
     def _room(self, count: int) -> list[int]:
-        """So many host blocks for stores, or as many as there are: free ones, then those longest unread, whose content is
-        lost."""
+        """So many host blocks for stores, or as many as there are: free ones, then those longest unread, whose
+        content is lost.
+        """
         cells, evict = self.host.cells, self.host_roles.rules["evict"]
         if len(self.host.queue) < count and self._published:
             idle = cells.allowed(evict, np.fromiter(self._published, np.int64, len(self._published)))

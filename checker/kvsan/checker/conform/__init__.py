@@ -106,9 +106,9 @@ def conform_ops(
 
 
 def _whole_copies(ops: Sequence[Op]) -> list[Op]:
-    """A batched copy that is logged in parts, since its blocks were decided at different ops
-    (`kvsan.runtime.plans`), is
-    one work: its last line stands for all, the lines before it for nothing."""
+    """A batched copy that is logged in parts, since its blocks were decided at different ops (`kvsan.runtime.plans`),
+    is one work: its last line stands for all, the lines before it for nothing.
+    """
     out = list(ops)
     for at in range(1, len(out)):
         before, op = out[at - 1], out[at]

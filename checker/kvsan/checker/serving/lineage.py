@@ -1,17 +1,13 @@
 """Where the words of a wrong completion came from: which ops on which blocks, by the versions that were really met.
 
-A request's token is made of the blocks that its forward read. A version in a block was written by a forward, or by
-a copy
-whose source held a version, and so on back: to a host block that was filled wrongly long ago, if need be. At each read
-both the version that was met and the one of program order are followed, since the one that should have been there
-is half
-of the hazard. A block that a forward wrote on in is what it was before, too; so is one that a write met in the
-middle of
-another.
+A request's token is made of the blocks that its forward read. A version in a block was written by a forward, or by a
+copy whose source held a version, and so on back: to a host block that was filled wrongly long ago, if need be. At
+each read both the version that was met and the one of program order are followed, since the one that should have been
+there is half of the hazard. A block that a forward wrote on in is what it was before, too; so is one that a write met
+in the middle of another.
 
-Relies on `versions.py` (a block is the unit) and on the pairs of a copy being in order. Does not follow tokens:
-those that
-a forward takes from the one before are of the same request, whose forwards are all in the lineage.
+Relies on `versions.py` (a block is the unit) and on the pairs of a copy being in order. Does not follow tokens: those
+that a forward takes from the one before are of the same request, whose forwards are all in the lineage.
 """
 
 from __future__ import annotations
@@ -76,9 +72,9 @@ class Lineage:
 
 
 def lies_in(hazard: Hazard, run: Observed, places: set[Place]) -> bool:
-    """Whether both accesses of the hazard are in the lineage, at one of its blocks; of a hazard that needs no
-    order, the
-    later one."""
+    """Whether both accesses of the hazard are in the lineage, at one of its blocks; of a hazard that needs no order,
+    the later one.
+    """
     later = run.numbers[hazard.later.op]
     ops = [later] if hazard.kind in (Kind.GEN, Kind.BATCH) else [run.numbers[hazard.earlier.op], later]
     return any(all((op, hazard.pool, block) in places for op in ops) for block in hazard.blocks)

@@ -86,7 +86,9 @@ class Lines:
     ) -> None:
         read, written = ({pool: _blocks(ids) for pool, ids in side.items() if len(ids)} for side in (reads, writes))
         if read or written:
-            made = Access(by, on, read, written, label, order, batch, planned, step, site=site)
+            made = Access(
+                by, on, read, written, label=label, order=order, batch=batch, planned=planned, step=step, site=site
+            )
             self._add(made, self._device.ops[-1].number)
 
     def record(self, on: str, event: str, *, by: str) -> None:

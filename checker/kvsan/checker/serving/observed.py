@@ -1,9 +1,8 @@
 """A serving run on the simulated machine with everything that can be known of it: lines, versions, rows, completions.
 
-The lines are what a debug run logs, and nothing else is told to the checker. The versions (`device/versions.py`)
-are the
-truth it is held against: which write each op really met. `rows` says which request a step's forward read which blocks
-for, so that a wrong completion can be traced back (`lineage.py`).
+The lines are what a debug run logs, and nothing else is told to the checker. The versions (`device/versions.py`) are
+the truth it is held against: which write each op really met. `rows` says which request a step's forward read which
+blocks for, so that a wrong completion can be traced back (`lineage.py`).
 
 What the host does depends on the tokens that it reads, too: one ends a text. A run that follows another one's host
 choices in another timing may be `told` the tokens that the host read there, as it is told what the polls answered.
@@ -49,8 +48,8 @@ class Row:
 @dataclass
 class Observed:
     """`rows`, `tokens` (by slot, as the host reads them): by the machine's number of the forward. `stuck`: why the
-    engine could not go on, if it could not. `told_otherwise`: a token that the host was told is not the
-    one that came out.
+    engine could not go on, if it could not. `told_otherwise`: a token that the host was told is not the one that came
+    out.
     """
 
     trial: Trial
@@ -102,11 +101,10 @@ def observe(
     until: int | None = None,
     told: Mapping[int, list[int]] | None = None,
 ) -> Observed:
-    """Serves the trial's workload on the machine, which must observe. `served`: the workload and its requests, if they
-    are at hand. `wrap`: put around the logged machine; `tinker`: done to the engine before it serves. `until`: no
-    further than this op needs. `told`: tokens that
-    the host reads whatever comes out, by the number of the forward. Raises what the engine raises, but for
-    `StuckError`, and `ScheduleError`.
+    """Serves the trial's workload on the machine, which must observe. `served`: the workload and its requests, if
+    they are at hand. `wrap`: put around the logged machine; `tinker`: done to the engine before it serves. `until`:
+    no further than this op needs. `told`: tokens that the host reads whatever comes out, by the number of the
+    forward. Raises what the engine raises, but for `StuckError`, and `ScheduleError`.
     """
     workload, requests = served or requests_for(trial)
     lines = Lines(device)

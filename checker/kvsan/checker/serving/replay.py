@@ -5,8 +5,8 @@ Each kind of thing that can be replayed is one function that gives a `Replayed`;
 - `by_hazard`: one of the hazards of a debug run, turned round (`witness.py`); the control has the missing order put in;
 - `by_schedule`: a schedule of a run, all of its choices; the control is the same host in program order.
 
-A witness is told the tokens that its host read in the run (`observed.py`). If others came out of the device, its schedule
-string alone would not replay it, and none is given.
+A witness is told the tokens that its host read in the run (`observed.py`). If others came out of the device, its
+schedule string alone would not replay it, and none is given.
 """
 
 from __future__ import annotations

@@ -36,17 +36,16 @@ MODEL = Model(groups=(Group("full"), Group("window", 48)), layers=2, block_size=
 one token in forty ends a completion, since that is seen a step late."""
 
 
-LENGTHS = Workload()
-"""How long prompts and answers are, if a trial does not say."""
+SHAPE = Workload()
+"""Lengths and prefixes of what is served; numbers and seed are the trial's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """What is run. `design` None: the engine's default. `pressure`: how many times as much the requests at a time
     want as the device's pool holds. `policy`: how a simulated device runs. `spin`: cycles that a CUDA forward spins
-    between its writes and its reads, so that what overlaps is seen to. `workload`: how long prompts and answers
-    are; how
-    many, how many at a time and the seed are the trial's own.
+    between its writes and its reads, so that what overlaps is seen to. `workload`: how long prompts and answers are;
+    how many, how many at a time and the seed are the trial's own.
     """
 
     design: Design | None = None
@@ -66,7 +65,7 @@ class Trial:
     check: bool = True
     trace: str = ""
     model: Model = MODEL
-    workload: Workload = LENGTHS
+    workload: Workload = SHAPE
 
 
 @dataclass(slots=True)
@@ -126,6 +125,27 @@ class Stopwatch:
             return call(*given, **more)
         finally:
             self.seconds += time.perf_counter() - began
+
+
+def refusal(trial: Trial) -> str | None:
+    """Why the trial cannot be run, in one line; None if it can."""
+    if trial.device == "cuda":
+        try:
+            import torch
+        except ModuleNotFoundError:
+            return "device cuda needs torch; accepted: pip install 'kvsan[gpu]', or --device simulated"
+        if not torch.cuda.is_available():
+            return f"device cuda: torch {torch.__version__} sees no GPU; accepted: --device simulated, on any CPU"
+        return None
+    if trial.spin:
+        return "spin stretches a CUDA kernel; a simulated device needs none (--policy starve:compute)"
+    from kvsan.runtime.device.policy import policy
+
+    try:
+        policy(trial.policy)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def requests_for(trial: Trial) -> tuple[Workload, tuple[Request, ...]]:

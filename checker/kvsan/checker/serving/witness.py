@@ -1,11 +1,10 @@
 """A reported pair made true: the run in which it happens, and the same run with the missing order put in.
 
-From a hazard of a run on the simulated machine follows a schedule: the host makes the same choices, and reads the same
-tokens, up to the later op, the earlier op is held back until the later one has run, and all else runs as issued
+From a hazard of a run on the simulated machine follows a schedule: the host makes the same choices, and reads the
+same tokens, up to the later op, the earlier op is held back until the later one has run, and all else runs as issued
 (`device/policy.hold`). That is legal if the two are unordered. The order is gone if one of the two then meets another
 write than in program order (`Witness.strays`). The control is the same with a fence between the two
-(`device/simulated.Fence`): there nothing may
-differ.
+(`device/simulated.Fence`): there nothing may differ.
 
 A pair cannot be held (`forced`) where the host itself waited for the earlier op before it issued the later one, and the
 thread that issued the later one had not learnt of it: the order was luck of the threads, and another interleaving of

@@ -7,7 +7,7 @@ refused at definition.
 """
 
 from kvsan.model.design.build import EventRef, Protocol, got, last_use, newest, next_step, now, retired, seen
-from kvsan.model.design.guards import Assign, BlockRef, DesignError, Facet, Guard
+from kvsan.model.design.guards import Assign, BlockRef, DesignError, Every, Facet, Guard, Is, Some
 from kvsan.model.design.ir import Design, Expected
 from kvsan.model.design.parts import (
     ANY,
@@ -45,11 +45,13 @@ __all__ = [
     "EdgeKind",
     "Event",
     "EventRef",
+    "Every",
     "Expected",
     "Facet",
     "Fence",
     "Got",
     "Guard",
+    "Is",
     "Item",
     "Mark",
     "Need",
@@ -57,6 +59,7 @@ __all__ = [
     "Retired",
     "Rule",
     "Seen",
+    "Some",
     "StreamOf",
     "Submit",
     "Thread",

@@ -109,8 +109,8 @@ class Host(Protocol):
     def touch(self, pool: str, blocks: Ids) -> None:
         """Free blocks were taken back with their content."""
 
-    def plan(self, pool: str, blocks: Ids) -> None:
-        """A copy of these blocks was decided, and will be issued later."""
+    def plan(self, pool: str, blocks: Ids, work: str) -> None:
+        """A copy of that name of these blocks was decided, and will be issued later."""
 
 
 class Device(Protocol):

@@ -254,7 +254,7 @@ class CudaHost:
     def touch(self, pool: str, blocks: Ids) -> None:
         pass
 
-    def plan(self, pool: str, blocks: Ids) -> None:
+    def plan(self, pool: str, blocks: Ids, work: str) -> None:
         pass
 
 

@@ -46,8 +46,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Op `later` runs behind op `earlier`: a record right behind the one, a wait in front of the other and, if that is a
-    copy, its source in stream order. `block`: the host waits instead of the stream."""
+    """Op `later` runs behind op `earlier`: a record right behind the one, a wait in front of the other and, if that
+    is a copy, its source in stream order. `block`: the host waits instead of the stream.
+    """
 
     earlier: int
     later: int
@@ -332,5 +333,5 @@ class SimulatedHost:
     def touch(self, pool: str, blocks: Ids) -> None:
         """Nothing to do."""
 
-    def plan(self, pool: str, blocks: Ids) -> None:
+    def plan(self, pool: str, blocks: Ids, work: str) -> None:
         """Nothing to do."""
