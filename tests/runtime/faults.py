@@ -13,7 +13,7 @@ Each has sites, counted as the engine runs; `site` says at which one it happens.
 - *read early*: a store that waited for something reads its source in order `any`.
 
 Two more draws turn out to be none only in what follows (`harmless`): a moved record that nobody asks about before the
-next one of that event, and a transfer taken as finished that the other pool's rules poll before anything comes of it.
+next one of that event, and a transfer taken as finished whose blocks nothing happens to before a poll says as much.
 """
 
 from __future__ import annotations
@@ -103,11 +103,20 @@ def harmless(fault: Fault, clean: Sequence[Op], lines: Sequence[Op]) -> bool:
                 return True
         return True
     if fault.kind == "free early" and not fault.retires:
+        name, number = fault.event.rsplit("#", 1)
+        record = next(i for i, op in enumerate(lines) if isinstance(op, Record) and op.event == fault.event)
+        copy = next(op for op in reversed(lines[:record]) if isinstance(op, Access))
+        mine = {block for side in (copy.reads, copy.writes) if "gpu" in side for block in side["gpu"]}
         for op in behind:
-            if isinstance(op, Poll) and op.event == fault.event:
-                return op.done
-            if isinstance(op, Free | Touch | Alloc | Access):
+            if isinstance(op, Poll) and op.done and op.event.rsplit("#", 1)[0] == name:
+                if int(op.event.rsplit("#", 1)[1]) >= int(number):
+                    return True  # one stream's transfers end in their order
+            elif isinstance(op, Free | Touch | Alloc) and op.pool == "gpu" and mine & set(op.blocks):
                 return False
+            elif isinstance(op, Access) and (op.label == copy.label or name == "load_done"):
+                if any("gpu" in side and mine & set(side["gpu"]) for side in (op.reads, op.writes)):
+                    return False
+        return True
     return False
 
 
