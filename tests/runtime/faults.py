@@ -108,10 +108,10 @@ def harmless(fault: Fault, clean: Sequence[Op], lines: Sequence[Op]) -> bool:
         copy = next(op for op in reversed(lines[:record]) if isinstance(op, Access))
         mine = {block for side in (copy.reads, copy.writes) if "gpu" in side for block in side["gpu"]}
         for op in behind:
-            if isinstance(op, Poll) and op.done and op.event.rsplit("#", 1)[0] == name:
-                if int(op.event.rsplit("#", 1)[1]) >= int(number):
-                    return True  # one stream's transfers end in their order
-            elif isinstance(op, Free | Touch | Alloc) and op.pool == "gpu" and mine & set(op.blocks):
+            kind, _, at_least = op.event.rpartition("#") if isinstance(op, Poll) and op.done else ("", "", "")
+            if kind == name and int(at_least) >= int(number):
+                return True  # one stream's transfers end in their order
+            if isinstance(op, Free | Touch | Alloc) and op.pool == "gpu" and mine & set(op.blocks):
                 return False
             elif isinstance(op, Access) and (op.label == copy.label or name == "load_done"):
                 if any("gpu" in side and mine & set(side["gpu"]) for side in (op.reads, op.writes)):
