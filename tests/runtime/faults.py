@@ -111,11 +111,13 @@ def harmless(fault: Fault, clean: Sequence[Op], lines: Sequence[Op]) -> bool:
             kind, _, at_least = op.event.rpartition("#") if isinstance(op, Poll) and op.done else ("", "", "")
             if kind == name and int(at_least) >= int(number):
                 return True  # one stream's transfers end in their order
-            if isinstance(op, Free | Touch | Alloc) and op.pool == "gpu" and mine & set(op.blocks):
-                return False
+            touched: set[int] = set()
+            if isinstance(op, Free | Touch | Alloc) and op.pool == "gpu":
+                touched = set(op.blocks)
             elif isinstance(op, Access) and (op.label == copy.label or name == "load_done"):
-                if any("gpu" in side and mine & set(side["gpu"]) for side in (op.reads, op.writes)):
-                    return False
+                touched = {block for side in (op.reads, op.writes) if "gpu" in side for block in side["gpu"]}
+            if mine & touched:
+                return False
         return True
     return False
 
