@@ -6,13 +6,14 @@ Each has sites, counted as the engine runs; `site` says at which one it happens.
   stream;
 - *move a record*: the first record behind a work that touches blocks is made in front of it;
 - *free early*: where frees wait for a step, one of a block that this very step used comes back one step early; else a
-  transfer that the device has not finished is taken as finished, without a poll;
+  transfer that the device has not finished is taken as finished by a rule of the device's pool, without a poll (the
+  host pool's rules are another design's);
 - *publish early*: a transfer's event is recorded behind the next put of its thread; with one thread, behind its own
   first poll;
 - *read early*: a store that waited for something reads its source in order `any`.
 
 Two more draws turn out to be none only in what follows (`harmless`): a moved record that nobody asks about before the
-next one of that event, and a transfer taken as finished that the other pool's rules poll before anything comes of it.
+next one of that event, and a transfer taken as finished whose blocks nothing happens to before a poll says as much.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Fault:
     sites: int = 0
     done: bool = False
     event: str = ""
+    mine: bool = False
     work: dict[str, int] = field(default_factory=dict)
     records: dict[str, tuple[str, int]] = field(default_factory=dict)
     waited: set[tuple[str, tuple[str, int]]] = field(default_factory=set)
@@ -59,9 +61,21 @@ class Fault:
 
     def tinker(self, engine: Engine) -> None:
         """Frees of the device's pool that wait for a step."""
-        if self.kind != "free early" or not self.retires:
+        if self.kind != "free early":
             return
         cells = engine.pool.cells
+        if not self.retires:
+            enabled_of = cells.enabled
+
+            def enabled(*given: Any) -> Ids:
+                self.mine = True
+                try:
+                    return enabled_of(*given)
+                finally:
+                    self.mine = False
+
+            cells.enabled = enabled  # type: ignore[method-assign, assignment]
+            return
         fence_of = cells._fence
 
         def fence(which: Fence, blocks: Ids) -> Any:
@@ -89,11 +103,22 @@ def harmless(fault: Fault, clean: Sequence[Op], lines: Sequence[Op]) -> bool:
                 return True
         return True
     if fault.kind == "free early" and not fault.retires:
+        name, number = fault.event.rsplit("#", 1)
+        record = next(i for i, op in enumerate(lines) if isinstance(op, Record) and op.event == fault.event)
+        copy = next(op for op in reversed(lines[:record]) if isinstance(op, Access))
+        mine = {block for side in (copy.reads, copy.writes) if "gpu" in side for block in side["gpu"]}
         for op in behind:
-            if isinstance(op, Poll) and op.event == fault.event:
-                return op.done
-            if isinstance(op, Free | Touch | Alloc | Access):
+            kind, _, at_least = op.event.rpartition("#") if isinstance(op, Poll) and op.done else ("", "", "")
+            if kind == name and int(at_least) >= int(number):
+                return True  # one stream's transfers end in their order
+            touched: set[int] = set()
+            if isinstance(op, Free | Touch | Alloc) and op.pool == "gpu":
+                touched = set(op.blocks)
+            elif isinstance(op, Access) and (op.label == copy.label or name == "load_done"):
+                touched = {block for side in (op.reads, op.writes) if "gpu" in side for block in side["gpu"]}
+            if mine & touched:
                 return False
+        return True
     return False
 
 
@@ -166,7 +191,7 @@ class FaultyHost:
     def _unpolled(self, event: str) -> bool:
         """The machine is asked all the same, below the log, so that a site is a transfer that is not complete."""
         fault = self._fault
-        if fault.kind != "free early" or fault.retires or not self._main or "step" in event:
+        if fault.kind != "free early" or fault.retires or not fault.mine:
             return False
         record = self._inner._device.inner._records.get(event)
         if record is None or record.done or not fault.here():

@@ -14,8 +14,6 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
-
 from kvsan.checker.conform import conform_ops
 from kvsan.checker.serving.observed import Observed, observe
 from kvsan.checker.serving.trial import requests_for
@@ -24,7 +22,7 @@ from kvsan.model.designs import load, names
 from kvsan.runtime.device.policy import policy
 from kvsan.runtime.device.simulated import Simulated
 from runtime.faults import KINDS, Fault, Faulty, Kind, harmless
-from runtime.truth import trial_of
+from runtime.truth import one_thread, trial_of
 
 SAFE = (
     "vllm-symmetric-barrier",
@@ -50,7 +48,7 @@ def ran(design: str, seed: int, fault: Fault | None) -> Observed:
 
 def caught(kind: Kind, seed: int) -> tuple[str, str]:
     """By what, and the details."""
-    torch.set_num_threads(1)
+    one_thread()
     name = SAFE[seed % len(SAFE)]
     design = load(name)
     retires = any(rule.free is not None for rule in design.rules) or any(

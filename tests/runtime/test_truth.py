@@ -11,13 +11,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
-
-from runtime.truth import Truth, hold_to_truth
+from runtime.truth import Truth, hold_to_truth, one_thread
 
 
 def held(seeds: range, *, pairs: int, schedules: int) -> Truth:
-    torch.set_num_threads(1)
+    one_thread()
     found = Truth()
     for seed in seeds:
         hold_to_truth(seed, found, pairs=pairs, schedules=schedules)

@@ -6,6 +6,8 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
+import torch
+
 from kvsan.checker.serving.lineage import Lineage, lies_in
 from kvsan.checker.serving.observed import Observed, observe
 from kvsan.checker.serving.trial import Trial, requests_for
@@ -49,6 +51,11 @@ class Truth:
             got = getattr(self, name)
             lines += [f"{len(got):7,} {name}", *(f"        {one}" for one in got[:20])]
         return "\n".join(lines)
+
+
+def one_thread() -> None:
+    """Tensors are small: torch's threads would only wait for one another."""
+    torch.set_num_threads(1)
 
 
 def trial_of(seed: int) -> Trial:
