@@ -59,6 +59,7 @@ class _Host:
     lane: int
     vector: Vector
     version: int = 1
+    learnt: Vector | None = None  # what it learnt last, of vectors that do not change any more
 
 
 @dataclass(slots=True, eq=False)
@@ -178,7 +179,9 @@ class Clocks:
         recorded = self.events.get(event)
         if recorded is None:
             return False
-        self._learn(host, recorded.vector)
+        if host.learnt is not recorded.vector:  # an event is often looked at twice
+            self._learn(host, recorded.vector)
+            host.learnt = recorded.vector
         return True
 
     def observe_stream(self, by: str, on: str) -> None:
@@ -258,7 +261,7 @@ class Clocks:
     def unlearn(self, by: str, before: Vector) -> None:
         """Takes back what a host thread has learnt since, if it has issued nothing since: its sync has failed."""
         host = self.host(by)
-        host.vector = self._fit(before)
+        host.vector, host.learnt = self._fit(before), None
         host.version += 1
 
     def learn(self, by: str, vector: Vector) -> None:

@@ -220,7 +220,8 @@ class Findings:
                 clash = found[counts > 1]
             if pool in what.reads:
                 clash = np.union1d(clash, np.intersect1d(ids(blocks), ids(what.reads[pool])))
-            clash = self._first_apart(Kind.BATCH, pool, clash)
+            if clash.size:
+                clash = self._first_apart(Kind.BATCH, pool, clash)
             if clash.size:
                 at, where = runs_of(clash), _site(op, what)
                 out.append(Hazard(Kind.BATCH, pool, at, where, where, fix=fix.split(pool, at)))

@@ -192,10 +192,11 @@ class Recorder(Core):
         owner: int | str | None,
         site: str | None,
     ) -> Op:
+        owned = touches is None  # they were copied
         if touches is not None:
             reads, writes = touches()
-        read = self._blocks(reads, batch) if reads else {}
-        write = self._blocks(writes, batch) if writes else {}
+        read = self._blocks(reads, batch, owned) if reads else {}
+        write = self._blocks(writes, batch, owned) if writes else {}
         if not read and not write:
             return Put(by, f"{label} of no block at {now}", now)
         return Access(by, on, read, write, label, order, batch, planned, step, owner, site, now)
@@ -210,13 +211,13 @@ class Recorder(Core):
         return Touch(by, pool, self._some(pool, ids), now)
 
     def _some(self, pool: str, ids: Ids) -> Blocks:
-        found = blocks_of(ids, self.pools[pool])
+        found = blocks_of(ids, self.pools[pool], owned=True)
         return Blocks(()) if found is None else found
 
-    def _blocks(self, given: Mapping[str, Ids], batch: bool) -> dict[str, Blocks]:
+    def _blocks(self, given: Mapping[str, Ids], batch: bool, owned: bool) -> dict[str, Blocks]:
         out = {}
         for pool, ids in given.items():
-            blocks = blocks_of(ids, self.pools[pool], repeats=batch)
+            blocks = blocks_of(ids, self.pools[pool], repeats=batch, owned=owned)
             if blocks is not None:
                 out[pool] = blocks
         return out
