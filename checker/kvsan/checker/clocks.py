@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsan.checker.recent import SPENT_TOKENS, Recent
-from kvsan.model.ops import Access, Device, Stream
+from kvsan.model.ops import Access, Device, Source, Stream
 from kvsan.model.pasts import Agent
 
 Vector = npt.NDArray[np.int64]
@@ -121,13 +121,16 @@ class Clocks:
 
     def access(self, epoch: int, what: Access) -> Issue:
         """Issues an access. Its own epoch is in the vectors already: it orders nothing that was not ordered before."""
-        host = self.host(what.by)
-        if what.on is None:
+        return self.issue(epoch, what.by, what.on, what.order)
+
+    def issue(self, epoch: int, by: str, on: str | None, order: Source) -> Issue:
+        """`access`, by what of it matters here."""
+        host = self.host(by)
+        if on is None:
             host.vector[host.lane] = epoch
             host.version += 1
             return Issue(host.vector, host.vector, host.lane, host.lane)
-        stream = self.stream(what.on)
-        order = what.order
+        stream = self.stream(on)
         read_lane = stream.lane
         if order == "call":
             host.vector[host.lane] = epoch

@@ -110,7 +110,12 @@ def _of_array(found: Ids, size: int, repeats: bool) -> Blocks | None:
         if not 0 <= block < size:
             raise ValueError(f"block {block} of a pool of {size} blocks")
         return Blocks(((block, block + 1),))
-    if np.maximum.reduce(found.view(np.uint64)) >= size:  # a negative id is a large one
+    if count < FEW:
+        few = found.tolist()
+        outside = min(few) < 0 or max(few) >= size
+    else:
+        outside = bool(np.maximum.reduce(found.view(np.uint64)) >= size)  # a negative id is a large one
+    if outside:
         raise ValueError(f"blocks {found.min()} to {found.max()} of a pool of {size} blocks")
     return IdBlocks(found, keep=repeats)
 
