@@ -5,8 +5,9 @@
 A line gets its number, its time and its names where the engine makes the call. What follows from it is worked out
 later, `batch` lines at a time: between an engine's own work each line finds cold caches and costs several times as
 much (`docs/performance.md`). So a hook only adds a tuple to a queue, and `settle_up` makes the ops and hands them to
-the sinks, in line order (a check that listens alone gets their fields, and no op is made): when `batch` lines wait, before a blocking call with `BLOCKED` of them waiting, and before
-anything is said (summary, trace, end). With `batch` 1 every line is handed on at once.
+the sinks, in line order (a check that listens alone gets their fields, and no op is made): when `batch` lines wait,
+before a blocking call with `BLOCKED` of them waiting, and before anything is said (summary, trace, end). With `batch`
+1 every line is handed on at once.
 
 Relied on: what is queued does not change any more (ids are copied), and no sink needs to be asked before the next line.
 Events and threads that are gone are noted before the next line.
