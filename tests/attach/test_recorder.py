@@ -64,10 +64,23 @@ def test_no_ids_are_no_blocks(given: Any) -> None:
     assert blocks_of(given, 10) is None
 
 
-@pytest.mark.parametrize("given", [[10], [-1], [3, 10], np.array([3, -1]), range(8, 11), Blocks(((9, 11),))])
-def test_ids_outside_the_pool_are_refused(given: Any) -> None:
+OUTSIDE = [[10], [-1], [3, 10], np.array([3, -1]), range(8, 11), Blocks(((9, 11),)), np.arange(99), np.full(99, -1)]
+
+
+@pytest.mark.parametrize("given", OUTSIDE)
+@pytest.mark.parametrize("owned", [False, True])
+def test_ids_outside_the_pool_are_refused(given: Any, owned: bool) -> None:
     with pytest.raises(ValueError, match="of a pool of 10 blocks"):
-        blocks_of(given, 10)
+        blocks_of(given, 10, owned=owned)
+
+
+@pytest.mark.parametrize("count", [5, 99])
+def test_ids_that_repeat_are_found_in_a_batch(count: int) -> None:
+    some = np.arange(count)[::-1]
+    for given, repeats in ((some, False), (np.append(some, 3), True)):
+        blocks = blocks_of(given, 100, repeats=True, owned=True)
+        assert blocks is not None
+        assert blocks.repeats is repeats
 
 
 def test_a_batch_keeps_its_order_and_repeats() -> None:

@@ -91,6 +91,24 @@ def test_the_same_as_at_once(seed: int) -> None:
     assert found[0][1], "no hazard at all shows nothing"
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_check_that_listens_alone_says_the_same(seed: int) -> None:
+    """It is handed fields and not ops; from a foreign token on it makes the ops after all."""
+    found = []
+    for others in ([Log()], []):
+        check = LiveCheck(lambda fresh: None)
+        recorder = Recorder(clock=lambda: 0)
+        recorder.listen([*others, check], batch=64)
+        random_calls(recorder, seed)
+        recorder.get("a token of another process", by="h0")
+        random_calls(recorder, seed + 1000)
+        assert recorder.fault_text is None
+        hazards = [(finding.hazard, finding.blocks, finding.ops) for finding in check.findings.real()]
+        found.append((hazards, check.coverage(), check.online.advice.all()))
+    assert found[0] == found[1]
+    assert found[0][0], "no hazard at all shows nothing"
+
+
 def waiting() -> tuple[Recorder, Log]:
     log, recorder = Log(), Recorder()
     recorder.listen([log], batch=BATCH)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsan.checker.recent import SPENT_TOKENS, Recent
-from kvsan.model.ops import Access, Device, Stream
+from kvsan.model.ops import Access, Device, Source, Stream
 from kvsan.model.pasts import Agent
 
 Vector = npt.NDArray[np.int64]
@@ -59,6 +59,7 @@ class _Host:
     lane: int
     vector: Vector
     version: int = 1
+    learnt: Vector | None = None  # what it learnt last, of vectors that do not change any more
 
 
 @dataclass(slots=True, eq=False)
@@ -120,13 +121,16 @@ class Clocks:
 
     def access(self, epoch: int, what: Access) -> Issue:
         """Issues an access. Its own epoch is in the vectors already: it orders nothing that was not ordered before."""
-        host = self.host(what.by)
-        if what.on is None:
+        return self.issue(epoch, what.by, what.on, what.order)
+
+    def issue(self, epoch: int, by: str, on: str | None, order: Source) -> Issue:
+        """`access`, by what of it matters here."""
+        host = self.host(by)
+        if on is None:
             host.vector[host.lane] = epoch
             host.version += 1
             return Issue(host.vector, host.vector, host.lane, host.lane)
-        stream = self.stream(what.on)
-        order = what.order
+        stream = self.stream(on)
         read_lane = stream.lane
         if order == "call":
             host.vector[host.lane] = epoch
@@ -178,7 +182,9 @@ class Clocks:
         recorded = self.events.get(event)
         if recorded is None:
             return False
-        self._learn(host, recorded.vector)
+        if host.learnt is not recorded.vector:  # an event is often looked at twice
+            self._learn(host, recorded.vector)
+            host.learnt = recorded.vector
         return True
 
     def observe_stream(self, by: str, on: str) -> None:
@@ -258,7 +264,7 @@ class Clocks:
     def unlearn(self, by: str, before: Vector) -> None:
         """Takes back what a host thread has learnt since, if it has issued nothing since: its sync has failed."""
         host = self.host(by)
-        host.vector = self._fit(before)
+        host.vector, host.learnt = self._fit(before), None
         host.version += 1
 
     def learn(self, by: str, vector: Vector) -> None:

@@ -31,7 +31,7 @@ from kvsan.checker.lives import Lives, Marks
 from kvsan.checker.recent import Recent
 from kvsan.checker.shadow import Found
 from kvsan.model.hazard import Hazard, Kind, Site
-from kvsan.model.ops import Access, Alloc, Blocks
+from kvsan.model.ops import Access, Blocks
 from kvsan.model.pasts import Element
 
 PROVENANCE = 1 << 15
@@ -39,7 +39,8 @@ LIVES_REMEMBERED = 1 << 12
 EDGES_APART = 64
 
 _FENCED = (Kind.RAW, Kind.WAR, Kind.WAW)
-_Provenance = tuple[str | None, str | None, str | None, Any, Any, str | None]
+_Word = int | str | None
+_Provenance = tuple[str | None, str | None, str | None, _Word, _Word, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +102,15 @@ class Findings:
         if marks is not None:
             marks.clear(ids(hazard.blocks))
 
-    def remember(self, op: int, what: Access | Alloc) -> None:
-        """Keeps the words of an access, or what an alloc handed out."""
-        if isinstance(what, Access):
-            self._words[op] = (what.label, what.on, what.by, what.step, what.owner, what.site)
-        else:
-            self._allocs.append((op, what.pool, what.blocks))
+    def remember(
+        self, op: int, label: str, on: str | None, by: str, step: _Word, owner: _Word, site: str | None
+    ) -> None:
+        """Keeps the words of an access, before anything else is asked of it."""
+        self._words[op] = (label, on, by, step, owner, site)
+
+    def allocated(self, op: int, pool: str, blocks: Blocks) -> None:
+        """Keeps what an alloc handed out."""
+        self._allocs.append((op, pool, blocks))
 
     def races(self, op: int, what: Access, issue: Issue, found: list[tuple[Kind, str, Found]]) -> list[Hazard]:
         """The first races among the blocks found: for each kind, pool, earlier access and life between, one hazard."""
@@ -170,7 +174,7 @@ class Findings:
             pool=pool,
             blocks=blocks,
             earlier=self.site(epoch - 1, agent.name, is_host=agent.is_host),
-            later=_site(op, what),
+            later=self._site(op),
             known=self.site(known - 1, agent.name, is_host=agent.is_host) if known else None,
             freed=life[0],
             allocated=life[1],
@@ -193,6 +197,10 @@ class Findings:
             return Site(op, None, None if is_host else name, name if is_host else None)
         return Site(op, *words)
 
+    def _site(self, op: int) -> Site:
+        """The op at hand, or one of which nothing need be known."""
+        return Site(op, *(self._words.get(op) or ()))
+
     def _between(self, pool: str, found: Ids, earlier: Ids) -> tuple[Ids, Ids]:
         """The free and the alloc after each block's `earlier` op, if it was reused since; else -1 and -1."""
         freed, allocated = self._lives[pool].between(found)
@@ -210,23 +218,24 @@ class Findings:
             allocated = next(later, -1)
         return freed if freed >= 0 else None, allocated if allocated >= 0 else None
 
-    def batch(self, op: int, what: Access) -> list[Hazard]:
+    def batch(self, op: int, reads: Mapping[str, Blocks], writes: Mapping[str, Blocks]) -> list[Hazard]:
         """Blocks that a batched copy writes twice, or also reads."""
         out = []
-        for pool, blocks in what.writes.items():
+        for pool, blocks in writes.items():
             clash: Ids = np.empty(0, np.int64)
             if blocks.repeats:
                 found, counts = np.unique(ids(blocks), return_counts=True)
                 clash = found[counts > 1]
-            if pool in what.reads:
-                clash = np.union1d(clash, np.intersect1d(ids(blocks), ids(what.reads[pool])))
-            clash = self._first_apart(Kind.BATCH, pool, clash)
+            if pool in reads:
+                clash = np.union1d(clash, np.intersect1d(ids(blocks), ids(reads[pool])))
             if clash.size:
-                at, where = runs_of(clash), _site(op, what)
+                clash = self._first_apart(Kind.BATCH, pool, clash)
+            if clash.size:
+                at, where = runs_of(clash), self._site(op)
                 out.append(Hazard(Kind.BATCH, pool, at, where, where, fix=fix.split(pool, at)))
         return out
 
-    def generations(self, op: int, what: Access, planned: int, touched: Iterable[tuple[str, Index]]) -> list[Hazard]:
+    def generations(self, op: int, planned: int, touched: Iterable[tuple[str, Index]]) -> list[Hazard]:
         """Blocks that were freed and allocated again since the access was planned."""
         stale: dict[str, list[Ids]] = {}
         for pool, at in touched:
@@ -238,9 +247,9 @@ class Findings:
             fresh = self._first_apart(Kind.GEN, pool, np.unique(np.concatenate(parts)))
             freed, allocated = self._between(pool, fresh, np.full(len(fresh), planned))
             for stamps, blocks in groups(fresh, freed, allocated):
-                plan, mend = Site(planned, *(self._words.get(planned) or ())), fix.pin(pool, blocks)
+                plan, mend = self._site(planned), fix.pin(pool, blocks)
                 life = self._life(pool, blocks, *stamps)
-                out.append(Hazard(Kind.GEN, pool, blocks, plan, _site(op, what), None, *life, fix=mend))
+                out.append(Hazard(Kind.GEN, pool, blocks, plan, self._site(op), None, *life, fix=mend))
         return out
 
     def _first_apart(self, kind: Kind, pool: str, found: Ids) -> Ids:
@@ -254,7 +263,7 @@ class Findings:
         marks.mark(fresh)
         return fresh
 
-    def note_lifetimes(self, op: int, what: Access, touched: Iterable[tuple[str, Index]]) -> None:
+    def note_lifetimes(self, op: int, touched: Iterable[tuple[str, Index]]) -> None:
         """Notes the blocks that are free at the moment."""
         for pool, at in touched:
             found = self._lives[pool].free_blocks(at)
@@ -262,7 +271,7 @@ class Findings:
                 continue
             found = np.unique(found)
             for (freed,), blocks in groups(found, self._lives[pool].freed_at(found)):
-                note = LifetimeNote(pool, blocks, _site(op, what), freed)
+                note = LifetimeNote(pool, blocks, self._site(op), freed)
                 if note not in self.notes[-4:]:
                     self.notes.append(note)
 
@@ -282,7 +291,3 @@ def groups(found: Ids, *keys: Ids) -> Iterator[tuple[tuple[int, ...], Blocks]]:
     starts = np.flatnonzero(np.concatenate(([True], (table[1:] != table[:-1]).any(axis=1))))
     for start, end in zip(starts, [*starts[1:], len(found)], strict=True):
         yield tuple(table[start].tolist()), runs_of(found[start:end])
-
-
-def _site(op: int, what: Access) -> Site:
-    return Site(op, what.label, what.on, what.by, what.step, what.owner, what.site)

@@ -24,13 +24,17 @@ from kvsan.checker.elsewhere import Elsewhere
 from kvsan.checker.online import Online
 from kvsan.checker.suppressions import Suppression, Suppressions, properties
 from kvsan.model.hazard import Hazard
-from kvsan.model.ops import Access, Op, Stream, Sync
+from kvsan.model.ops import Access, Op, Record, Stream, Sync, Wait
 
 MAX_FINDINGS = 1 << 12
 """Distinct findings that are kept apart. More are counted together, but never under one that is suppressed."""
 
 MAX_TOKENS = 1 << 13
 """Tokens that wait to be taken; the oldest are forgotten. A process puts tokens that only other processes take."""
+
+
+_ON_STREAMS = frozenset((Access, Record, Wait))
+"""Ops that are issued on a stream: their second field."""
 
 
 class KvsanHazard(RuntimeError):  # noqa: N818 - a finding, not an error of kvsan
@@ -131,10 +135,21 @@ class LiveCheck:
             self._elsewhere.declare(name, stream)
 
     def take(self, index: int, op: Op) -> None:
-        key = (type(op), op.by, getattr(op, "on", None))
+        self._note(op)
+        found = self.online.feed(index, op)
+        if found or self._elsewhere is not None:
+            self._look(index, op, found)
+
+    def line(self, index: int, kind: type[Op], given: tuple[Any, ...]) -> None:
+        """`take` of `kind(*given)`, where nobody else asks for the op: mostly it is not made."""
+        key = (kind, given[0], given[1] if kind in _ON_STREAMS else None)
         counts = self._counts
         counts[key] = counts.get(key, 0) + 1
-        found = self.online.feed(index, op)
+        found = self.online.line(index, kind, given)
+        if found or self._elsewhere is not None:
+            self._look(index, kind(*given), found)
+
+    def _look(self, index: int, op: Op, found: list[Hazard] | None) -> None:
         other = self._elsewhere
         if other is not None:
             other.feed(index, op)

@@ -20,12 +20,13 @@ LIMIT = (1 << 30) - 1
 class Lives:
     """One pool of `size` blocks; the columns are made at the first alloc, free or touch."""
 
-    __slots__ = ("_base", "_limit", "_reborn", "_since", "size")
+    __slots__ = ("_base", "_freed", "_limit", "_reborn", "_since", "size")
 
     def __init__(self, size: int, limit: int = LIMIT) -> None:
         self.size = size
         self._limit = limit
         self._base = 0
+        self._freed = -1  # the latest op that freed anything
         self._since: npt.NDArray[np.uint32] | None = None
         self._reborn: npt.NDArray[np.uint32] = np.empty(0, np.uint32)
 
@@ -35,10 +36,14 @@ class Lives:
         for part in at:
             before = since[part]
             ended = (before & 3) == FREE
-            self._reborn[part] = np.where(ended, before >> 2, self._reborn[part])
+            freed = before >> 2
+            if np.count_nonzero(ended) < len(ended):
+                freed = np.where(ended, freed, self._reborn[part])
+            self._reborn[part] = freed
             since[part] = stamp << 2 | LIVE
 
     def free(self, op: int, at: Index) -> None:
+        self._freed = op
         self._set(op, at, FREE)
 
     def touch(self, op: int, at: Index) -> None:
@@ -46,7 +51,7 @@ class Lives:
 
     def reborn_since(self, op: int, at: Index) -> Ids | None:
         """Blocks freed and then allocated again, both after op `op`."""
-        if self._since is None:
+        if self._freed <= op:
             return None
         mark = op + 1 - self._base
         bad = look(self._reborn, at) > mark
@@ -76,7 +81,7 @@ class Lives:
 
     def copy(self) -> Lives:
         other = Lives(self.size, self._limit)
-        other._base = self._base
+        other._base, other._freed = self._base, self._freed
         if self._since is not None:
             other._since, other._reborn = self._since.copy(), self._reborn.copy()
         return other

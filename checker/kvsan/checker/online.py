@@ -12,7 +12,9 @@ Memory: the columns of `shadow.py` and `lives.py`, the vectors of `clocks.py`, a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any, get_args
 
 from kvsan.checker.advice import Advice, HandOrder
 from kvsan.checker.clocks import Clocks, Effect
@@ -21,7 +23,29 @@ from kvsan.checker.index import index
 from kvsan.checker.lives import Lives
 from kvsan.checker.shadow import Found, Shadow
 from kvsan.model.hazard import Hazard, Kind
-from kvsan.model.ops import Access, Alloc, Drop, Free, Get, Op, Poll, Put, Record, Stream, Sync, Touch, Wait
+from kvsan.model.ops import (
+    Access,
+    Alloc,
+    Blocks,
+    Device,
+    Drop,
+    Free,
+    Get,
+    Op,
+    Poll,
+    Put,
+    Record,
+    Source,
+    Stream,
+    Sync,
+    Touch,
+    Wait,
+)
+
+_FIELDS: dict[type[Op], Callable[[Op], tuple[Any, ...]]] = {
+    kind: attrgetter(*(field.name for field in fields(kind))) for kind in get_args(Op)
+}
+_Time = int | float | None
 
 
 class Online:
@@ -64,7 +88,7 @@ class Online:
         """Called when a token is taken that was never put here."""
         self._attached = attached
         self._lifetime = lifetime
-        self._rules: dict[type, Callable[[int, Any], list[Hazard] | None]] = {
+        self._rules: dict[type[Op], Callable[..., list[Hazard] | None]] = {  # of an op's number and fields
             Access: self._access,
             Record: self._record,
             Wait: self._wait,
@@ -80,7 +104,12 @@ class Online:
 
     def feed(self, op: int, what: Op) -> list[Hazard]:
         """Raises nothing for any legal op; blocks must be within their pool (the reader sees to it)."""
-        return self._rules[type(what)](op, what) or []
+        kind = type(what)
+        return self._rules[kind](op, *_FIELDS[kind](what)) or []
+
+    def line(self, op: int, kind: type[Op], given: tuple[Any, ...]) -> list[Hazard] | None:
+        """`feed` of `kind(*given)`, all fields given: to make the op would cost as much as to look at it."""
+        return self._rules[kind](op, *given)
 
     def add_pool(self, name: str, size: int) -> None:
         """A pool that appears while the engine runs."""
@@ -95,19 +124,35 @@ class Online:
 
     # ── accesses ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _access(self, op: int, what: Access) -> list[Hazard] | None:
-        if what.on is not None:
-            self._hands.stream(op, what.by, what.on, changes=True)
+    def _access(
+        self,
+        op: int,
+        by: str,
+        on: str | None,
+        reads: Mapping[str, Blocks],
+        writes: Mapping[str, Blocks],
+        label: str,
+        order: Source,
+        batch: bool,
+        planned: int | None,
+        step: int | str | None,
+        owner: int | str | None,
+        site: str | None,
+        _: _Time,
+    ) -> list[Hazard] | None:
+        if on is not None:
+            self._hands.stream(op, by, on, changes=True)
+        self.findings.remember(op, label, on, by, step, owner, site)
         epoch = op + 1
-        issue = self.clocks.access(epoch, what)
-        reads = [(pool, index(blocks)) for pool, blocks in what.reads.items()]
-        writes = [(pool, index(blocks)) for pool, blocks in what.writes.items()]
+        issue = self.clocks.issue(epoch, by, on, order)
+        read = [(pool, index(blocks)) for pool, blocks in reads.items()]
+        written = [(pool, index(blocks)) for pool, blocks in writes.items()]
         found: list[tuple[Kind, str, Found]] = []
-        for pool, at in reads:
+        for pool, at in read:
             racing = self.shadows[pool].unordered_writes(at, issue.reads)
             if racing:
                 found.append((Kind.RAW, pool, racing))
-        for pool, at in writes:
+        for pool, at in written:
             shadow = self.shadows[pool]
             racing = shadow.unordered_reads(at, issue.writes)
             if racing:
@@ -115,34 +160,35 @@ class Online:
             racing = shadow.unordered_writes(at, issue.writes)
             if racing:
                 found.append((Kind.WAW, pool, racing))
-        hazards = self.findings.races(op, what, issue, found) if found else []
-        if what.batch:
-            hazards += self.findings.batch(op, what)
-        if what.planned is not None:
-            hazards += self.findings.generations(op, what, what.planned, (*reads, *writes))
+        hazards: list[Hazard] = []
+        if found:
+            what = Access(by, on, reads, writes, label, order, batch, planned, step, owner, site)
+            hazards += self.findings.races(op, what, issue, found)
+        if batch:
+            hazards += self.findings.batch(op, reads, writes)
+        if planned is not None:
+            hazards += self.findings.generations(op, planned, (*read, *written))
         if self._lifetime:
-            self.findings.note_lifetimes(op, what, (*reads, *writes))
-        for pool, at in reads:
+            self.findings.note_lifetimes(op, (*read, *written))
+        for pool, at in read:
             self.shadows[pool].note_read(at, issue.read_lane, epoch)
-        for pool, at in writes:
+        for pool, at in written:
             self.shadows[pool].note_write(at, issue.write_lane, epoch)
-        self.findings.remember(op, what)
         return hazards
 
     # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _record(self, op: int, what: Record) -> None:
-        self._hands.stream(op, what.by, what.on, changes=True)
-        self._hands.event(op, what.by, what.event, changes=True)
-        self.clocks.record(op, what.by, what.on, what.event)
+    def _record(self, op: int, by: str, on: str, event: str, _: _Time) -> None:
+        self._hands.stream(op, by, on, changes=True)
+        self._hands.event(op, by, event, changes=True)
+        self.clocks.record(op, by, on, event)
 
-    def _wait(self, op: int, what: Wait) -> None:
-        self._hands.stream(op, what.by, what.on, changes=True)
-        self._hands.event(op, what.by, what.event, changes=False)
-        effect = self.clocks.wait(what.by, what.on, what.event)
+    def _wait(self, op: int, by: str, on: str, event: str, _: _Time) -> None:
+        self._hands.stream(op, by, on, changes=True)
+        self._hands.event(op, by, event, changes=False)
+        effect = self.clocks.wait(by, on, event)
         if effect is Effect.ORDERED:
             return
-        on, by, event = what.on, what.by, what.event
         if effect is Effect.UNRECORDED:
             self._unrecorded(op, "wait", on=on, by=by, event=event)
         elif effect is Effect.OWN_STREAM:
@@ -151,24 +197,24 @@ class Online:
             source = self.clocks.agents[self.clocks.events[event].lane].name
             self.advice.warn(op, "redundant-wait", (on, by, source), on=on, by=by, event=event, recorded_on=source)
 
-    def _sync(self, op: int, what: Sync) -> None:
-        if what.event is not None:
-            self._observe(op, "sync", what.by, what.event)
-        elif what.stream is not None:
-            self._hands.stream(op, what.by, what.stream, changes=False)
-            self.clocks.observe_stream(what.by, what.stream)
+    def _sync(self, op: int, by: str, event: str | None, stream: str | None, device: Device | None, _: _Time) -> None:
+        if event is not None:
+            self._observe(op, "sync", by, event)
+        elif stream is not None:
+            self._hands.stream(op, by, stream, changes=False)
+            self.clocks.observe_stream(by, stream)
         else:
-            for name in self.clocks.on_device(what.device):
-                self._hands.stream(op, what.by, name, changes=False)
-            self.clocks.observe_device(what.by, what.device)
+            for name in self.clocks.on_device(device):
+                self._hands.stream(op, by, name, changes=False)
+            self.clocks.observe_device(by, device)
 
-    def _poll(self, op: int, what: Poll) -> None:
-        if what.done:
-            self._observe(op, "poll", what.by, what.event)
+    def _poll(self, op: int, by: str, event: str, done: bool, _: _Time) -> None:
+        if done:
+            self._observe(op, "poll", by, event)
         else:
-            self._hands.event(op, what.by, what.event, changes=False)
-            if what.event not in self.clocks.events:
-                self._unrecorded(op, "poll", by=what.by, event=what.event)
+            self._hands.event(op, by, event, changes=False)
+            if event not in self.clocks.events:
+                self._unrecorded(op, "poll", by=by, event=event)
 
     def _observe(self, op: int, call: str, by: str, event: str) -> None:
         self._hands.event(op, by, event, changes=False)
@@ -179,33 +225,33 @@ class Online:
         if not self._attached:
             self.advice.warn(op, "never-recorded", (call, where.get("on", ""), where["by"]), call=call, **where)
 
-    def _put(self, op: int, what: Put) -> None:
-        self._hands.put(what.by, what.token)
-        self.clocks.put(what.by, what.token)
+    def _put(self, _op: int, by: str, token: str, _: _Time) -> None:
+        self._hands.put(by, token)
+        self.clocks.put(by, token)
 
-    def _get(self, op: int, what: Get) -> None:
-        self._hands.get(what.by, what.token)
-        found = self.clocks.get(what.by, what.token)
+    def _get(self, _op: int, by: str, token: str, _: _Time) -> None:
+        self._hands.get(by, token)
+        found = self.clocks.get(by, token)
         if found is False and self.lost is not None:
             self.lost()
         elif found is None and self.foreign is not None:
             self.foreign()
 
-    def _drop(self, op: int, what: Drop) -> None:
-        self._hands.forget(what.event)
-        self.clocks.drop(what.event)
+    def _drop(self, _op: int, _by: str, event: str, _: _Time) -> None:
+        self._hands.forget(event)
+        self.clocks.drop(event)
 
     # ── lives ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _alloc(self, op: int, what: Alloc) -> None:
-        self.lives[what.pool].alloc(op, index(what.blocks))
-        self.findings.remember(op, what)
+    def _alloc(self, op: int, _by: str, pool: str, blocks: Blocks, _: _Time) -> None:
+        self.lives[pool].alloc(op, index(blocks))
+        self.findings.allocated(op, pool, blocks)
 
-    def _free(self, op: int, what: Free) -> None:
-        self.lives[what.pool].free(op, index(what.blocks))
+    def _free(self, op: int, _by: str, pool: str, blocks: Blocks, _: _Time) -> None:
+        self.lives[pool].free(op, index(blocks))
 
-    def _touch(self, op: int, what: Touch) -> None:
-        self.lives[what.pool].touch(op, index(what.blocks))
+    def _touch(self, op: int, _by: str, pool: str, blocks: Blocks, _: _Time) -> None:
+        self.lives[pool].touch(op, index(blocks))
 
     # ── sizes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -34,25 +34,6 @@ class Found(NamedTuple):
     lanes: Ids
 
 
-class _Latest:
-    """The latest epoch of each agent in one pool, reads or writes."""
-
-    __slots__ = ("_epochs",)
-
-    def __init__(self) -> None:
-        self._epochs = np.zeros(16, np.int64)
-
-    def note(self, lane: int, epoch: int) -> None:
-        while lane >= len(self._epochs):  # as the vectors of `clocks.py` do, so that these are never the longer ones
-            self._epochs = np.concatenate((self._epochs, np.zeros_like(self._epochs)))
-        self._epochs[lane] = epoch
-
-    def unknown_to(self, past: Vector) -> list[int]:
-        """The agents whose latest access `past` does not know."""
-        lanes: list[int] = (self._epochs > past[: len(self._epochs)]).nonzero()[0].tolist()
-        return lanes
-
-
 class Shadow:
     """One pool of `size` blocks."""
 
@@ -62,12 +43,12 @@ class Shadow:
         self.size = size
         self.write = np.zeros(size, np.int64)
         self.read: dict[int, npt.NDArray[np.int64]] = {}
-        self._writers = _Latest()
-        self._readers = _Latest()
+        self._writers: dict[int, int] = {}  # lane -> its latest epoch in the pool
+        self._readers: dict[int, int] = {}
 
     def unordered_writes(self, at: Index, past: Vector) -> Found | None:
         """Blocks whose last write `past` does not know."""
-        unknown = self._writers.unknown_to(past)
+        unknown = _unknown(self._writers, past)
         if not unknown:
             return None
         packed = look(self.write, at)
@@ -80,7 +61,7 @@ class Shadow:
     def unordered_reads(self, at: Index, past: Vector) -> Found | None:
         """Blocks with a last read of some agent that `past` does not know."""
         latest: Ids | None = None
-        for lane in self._readers.unknown_to(past):
+        for lane in _unknown(self._readers, past):
             epochs = look(self.read[lane], at)
             bad = epochs > past[lane]
             if np.count_nonzero(bad):
@@ -97,12 +78,12 @@ class Shadow:
         column = self.read.get(lane)
         if column is None:
             column = self.read[lane] = np.zeros(self.size, np.int64)
-        self._readers.note(lane, epoch)
+        self._readers[lane] = epoch
         for part in at:
             column[part] = epoch
 
     def note_write(self, at: Index, lane: int, epoch: int) -> None:
-        self._writers.note(lane, epoch)
+        self._writers[lane] = epoch
         word = lane << SHIFT | epoch
         for part in at:
             self.write[part] = word
@@ -123,6 +104,12 @@ class Shadow:
 
     def nbytes(self) -> int:
         return self.write.nbytes + sum(column.nbytes for column in self.read.values())
+
+
+def _unknown(latest: dict[int, int], past: Vector) -> list[int]:
+    """The agents whose latest access `past` does not know. They are few, and then numpy takes twice as long."""
+    known = past.item
+    return [lane for lane, epoch in latest.items() if epoch > known(lane)]
 
 
 def _racing(packed: Ids, unknown: list[int], past: Vector) -> npt.NDArray[np.bool_]:

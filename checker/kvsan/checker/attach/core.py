@@ -5,8 +5,9 @@
 A line gets its number, its time and its names where the engine makes the call. What follows from it is worked out
 later, `batch` lines at a time: between an engine's own work each line finds cold caches and costs several times as
 much (`docs/performance.md`). So a hook only adds a tuple to a queue, and `settle_up` makes the ops and hands them to
-the sinks, in line order: when `batch` lines wait, before a blocking call with `BLOCKED` of them waiting, and before
-anything is said (summary, trace, end). With `batch` 1 every line is handed on at once.
+the sinks, in line order (a check that listens alone gets their fields, and no op is made): when `batch` lines wait,
+before a blocking call with `BLOCKED` of them waiting, and before anything is said (summary, trace, end). With `batch`
+1 every line is handed on at once.
 
 Relied on: what is queued does not change any more (ids are copied), and no sink needs to be asked before the next line.
 Events and threads that are gone are noted before the next line.
@@ -28,23 +29,22 @@ from kvsan.checker.attach.regions import Regions
 from kvsan.checker.live import KvsanHazard
 from kvsan.model.ops import Drop, Op, Stream, StreamKind, Sync
 
-BATCH = 256
+BATCH = 512
 """So many lines wait in a session at most."""
 
-BLOCKED = 128
+BLOCKED = 256
 """With so many waiting a thread that is about to block works them off first."""
 
-_Make = Callable[..., Op]
+_Kind = type[Op]
 
 
-def _gone(name: str) -> Op:
-    """In place of an op: a host thread has ended."""
-    raise NotImplementedError
+class _Gone:
+    """In place of a kind of op: a host thread has ended."""
 
 
 def _said(make: object) -> str:
     """What a line was, for the words of a fault."""
-    if make is None or make is _gone:
+    if make is None or make is _Gone:
         return "the end of a thread"
     return "blocking" if type(make) is Held else str(getattr(make, "__name__", make)).strip("_").lower()
 
@@ -76,6 +76,8 @@ class Sink(Protocol):
 
     def settle(self, index: int, op: Op) -> None:
         """What line `index` became: the op that was held, or one that orders nothing because the call failed."""
+
+    # A sink may also have `line(index, kind, fields)`, in place of `take` where it is the only one: it gets no op made.
 
 
 class Core:
@@ -114,7 +116,7 @@ class Core:
         self.streams_gone = 0
         self._count = 0
         self._tokens = 0
-        self._queue: deque[tuple[int, _Make | Held, tuple[Any, ...]]] = deque()
+        self._queue: deque[tuple[int, _Kind | type[_Gone] | Held, tuple[Any, ...]]] = deque()
         self._settling = False
         self._sealed = -1
 
@@ -271,14 +273,14 @@ class Core:
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _add(self, make: _Make, given: tuple[Any, ...]) -> int:
-        """A line: `make(*given)` will be its op. Under the lock."""
+    def _add(self, kind: _Kind, given: tuple[Any, ...]) -> int:
+        """A line of a kind of op, with what its fields will be made of (`_worked`). Under the lock."""
         if self._events.dead or self._threads.dead:
             self._ended()
         index = self._count
         self._count = index + 1
         queue = self._queue
-        queue.append((index, make, given))
+        queue.append((index, kind, given))
         if len(queue) >= self.batch:
             self.settle_up()
         return index
@@ -299,20 +301,21 @@ class Core:
 
     def _work_off(self) -> None:
         queue, sinks = self._queue, self._sinks
-        only = sinks[0].take if len(sinks) == 1 else None
+        only = getattr(sinks[0], "line", None) if len(sinks) == 1 else None
         index, make = self._count - 1, None
         try:
             while queue:
                 index, make, given = queue.popleft()
                 if isinstance(make, Held):
                     self._hand_on(make)
-                elif make is _gone:
+                elif make is _Gone:
                     if self.on_thread_end is not None:
                         self.on_thread_end(*given)
                 elif only is not None:
-                    only(index, make(*given))
+                    only(index, *self._worked(make, given))
                 else:
-                    op = make(*given)
+                    kind, given = self._worked(make, given)
+                    op = kind(*given)
                     for sink in sinks:
                         sink.take(index, op)
         except KvsanHazard:
@@ -321,6 +324,10 @@ class Core:
             self._queue.clear()
             self._count = index + 1
             self.fault(_said(make), error)
+
+    def _worked(self, kind: Any, given: tuple[Any, ...]) -> tuple[_Kind, tuple[Any, ...]]:
+        """A line that waited as a kind of op and its fields."""
+        return kind, given
 
     def _hand_on(self, held: Held) -> None:
         op = held.settled
@@ -338,7 +345,7 @@ class Core:
     def _ended(self) -> None:
         """Threads and events that are gone. They end anywhere, so it is only noted there."""
         while self._threads.dead:
-            self._queue.append((self._count - 1, _gone, (self._threads.dead.popleft(),)))
+            self._queue.append((self._count - 1, _Gone, (self._threads.dead.popleft(),)))
         by, now = self._threads.name(), self._clock()
         for name in self._events.take_dead():
             self._queue.append((self._count, Drop, (by, name, now)))

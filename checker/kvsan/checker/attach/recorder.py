@@ -51,6 +51,8 @@ from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Poll, Pu
 
 __all__ = ["Ids", "KvsanHazard", "Recorder", "Sink"]
 
+_LIVES = frozenset((Alloc, Free, Touch))
+
 Ids = Any
 """A numpy array of ints, a sequence of ints, a range, or `Blocks`."""
 
@@ -90,8 +92,9 @@ class Recorder(Core):
                 write = _kept(writes) if writes else None
                 if not read and not write and touches is None:
                     return None
-                given = (by or self._threads.name(), on, read, write, label, order, batch, planned, step, owner, site)
-                return self._add(self._access, (touches, self._clock(), *given))
+                who, now = by or self._threads.name(), self._clock()
+                given = (touches, now, who, on, read, write, label, order, batch, planned, step, owner, site)
+                return self._add(Access, given)
             except KvsanHazard:
                 raise
             except Exception as error:
@@ -161,20 +164,29 @@ class Recorder(Core):
         self._log_one("get", Get, token, by)
 
     def alloc(self, pool: str, ids: Ids, *, by: str | None = None) -> None:
-        self._life("alloc", self._alloc, pool, ids, by)
+        self._life("alloc", Alloc, pool, ids, by)
 
     def free(self, pool: str, ids: Ids, *, by: str | None = None) -> None:
-        self._life("free", self._free, pool, ids, by)
+        self._life("free", Free, pool, ids, by)
 
     def touch(self, pool: str, ids: Ids, *, by: str | None = None) -> None:
         """Free blocks are taken back with their content (a prefix hit)."""
-        self._life("touch", self._touch, pool, ids, by)
+        self._life("touch", Touch, pool, ids, by)
 
     def drop(self, event: object, *, by: str | None = None) -> None:
         """The event is gone. Of events that are Python objects the recorder notices it itself."""
         self._log_one("drop", Drop, self.event(event), by)
 
     # ── lines that are worked off ─────────────────────────────────────────────────────────────────────────────────
+
+    def _worked(self, kind: Any, given: tuple[Any, ...]) -> tuple[type[Op], tuple[Any, ...]]:
+        if kind is Access:
+            return self._access(*given)
+        if kind in _LIVES:
+            by, pool, ids, now = given
+            found = blocks_of(ids, self.pools[pool], owned=True)
+            return kind, (by, pool, Blocks(()) if found is None else found, now)
+        return kind, given
 
     def _access(
         self,
@@ -191,32 +203,20 @@ class Recorder(Core):
         step: int | str | None,
         owner: int | str | None,
         site: str | None,
-    ) -> Op:
+    ) -> tuple[type[Op], tuple[Any, ...]]:
+        owned = touches is None  # they were copied
         if touches is not None:
             reads, writes = touches()
-        read = self._blocks(reads, batch) if reads else {}
-        write = self._blocks(writes, batch) if writes else {}
+        read = self._blocks(reads, batch, owned) if reads else {}
+        write = self._blocks(writes, batch, owned) if writes else {}
         if not read and not write:
-            return Put(by, f"{label} of no block at {now}", now)
-        return Access(by, on, read, write, label, order, batch, planned, step, owner, site, now)
+            return Put, (by, f"{label} of no block at {now}", now)
+        return Access, (by, on, read, write, label, order, batch, planned, step, owner, site, now)
 
-    def _alloc(self, by: str, pool: str, ids: Ids, now: int) -> Op:
-        return Alloc(by, pool, self._some(pool, ids), now)
-
-    def _free(self, by: str, pool: str, ids: Ids, now: int) -> Op:
-        return Free(by, pool, self._some(pool, ids), now)
-
-    def _touch(self, by: str, pool: str, ids: Ids, now: int) -> Op:
-        return Touch(by, pool, self._some(pool, ids), now)
-
-    def _some(self, pool: str, ids: Ids) -> Blocks:
-        found = blocks_of(ids, self.pools[pool])
-        return Blocks(()) if found is None else found
-
-    def _blocks(self, given: Mapping[str, Ids], batch: bool) -> dict[str, Blocks]:
+    def _blocks(self, given: Mapping[str, Ids], batch: bool, owned: bool) -> dict[str, Blocks]:
         out = {}
         for pool, ids in given.items():
-            blocks = blocks_of(ids, self.pools[pool], repeats=batch)
+            blocks = blocks_of(ids, self.pools[pool], repeats=batch, owned=owned)
             if blocks is not None:
                 out[pool] = blocks
         return out
@@ -242,7 +242,7 @@ class Recorder(Core):
             except Exception as error:
                 self.fault(where, error)
 
-    def _life(self, where: str, make: Callable[..., Op], pool: str, ids: Ids, by: str | None) -> None:
+    def _life(self, where: str, kind: type[Alloc | Free | Touch], pool: str, ids: Ids, by: str | None) -> None:
         if not self.on:
             return
         with self.lock:
@@ -253,11 +253,11 @@ class Recorder(Core):
                 who, queue = by or self._threads.name(), self._queue
                 if queue and type(some) is list:
                     index, last, given = queue[-1]
-                    mergeable = index > self._sealed and last == make and type(given[2]) is list
+                    mergeable = index > self._sealed and last is kind and type(given[2]) is list
                     if mergeable and given[0] == who and given[1] == pool:
                         given[2].extend(some)
                         return
-                self._add(make, (who, pool, some, self._clock()))
+                self._add(kind, (who, pool, some, self._clock()))
             except Exception as error:
                 self.fault(where, error)
 
