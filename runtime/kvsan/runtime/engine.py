@@ -208,11 +208,11 @@ class Engine:
         self.device.turns()
         with self.issuer.lock:
             changed = self._settle()
-            if self.lazy:
-                self.transfers.plan_lazily(self.sizes.slots)
-            else:
+            if not self.lazy:
                 self.transfers.plan_stores()
             self._plan = self.scheduler.plan()
+            if self.lazy and not self.scheduler.short:
+                self.transfers.plan_lazily(self.sizes.slots)
         planned = len(self.pool.cells.where(self.pool.cells.table.wanted))
         serves = self._plan.batch is not None
         self._give_up()

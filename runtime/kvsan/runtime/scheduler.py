@@ -65,6 +65,8 @@ class Scheduler:
         self.loading: list[Active] = []
         self.running: list[Active] = []
         self.preemptions = 0
+        self.short = False
+        """Whether the last plan lacked blocks: a store near eviction would take more away from who waits for them."""
         self._slots = list(range(slots))[::-1]
         self.tables = np.full((len(model.groups), slots, longest), EMPTY, np.int64)
         self._leaving: dict[int, str] = {}
@@ -98,6 +100,7 @@ class Scheduler:
 
     def plan(self) -> Plan:
         """Decides the next step. It may have no rows."""
+        self.short = False
         self.let_go()
         self._slide(self.running)
         budget = self.budget
@@ -210,6 +213,7 @@ class Scheduler:
             kept = cells.allowed(evict, cells.where(cells.when(evict)))
             kept = np.array([block for block in kept.tolist() if block not in spared], np.int64)
             cells.apply(evict.name, kept[: count - len(self.pool.queue)])
+        self.short |= len(self.pool.queue) < count
         return len(self.pool.queue) >= count
 
     def _slide(self, actives: Sequence[Active]) -> None:

@@ -49,6 +49,7 @@ class Transfers:
         self._on_the_way: set[int] = set()
         self._published: OrderedDict[int, None] = OrderedDict()
         self._slots: dict[int, int] = {}
+        self._tried: dict[int, int] = {}
         self._nameless: dict[int, int] = {}
 
     # ── stores ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -87,13 +88,14 @@ class Transfers:
             cells.force(rule, blocks)
 
     def plan_lazily(self, near: int) -> None:
-        """Stores blocks among the next `near` to be handed out: taken back, stored, and left again."""
+        """Stores blocks among the next `near` to be handed out: taken back, stored, and left again. Each content once:
+        where the host pool holds less than the device's, one store would evict what the last one brought."""
         hit, store, leave = (self.gpu_roles.name(*role) for role in (("hit",), ("store",), ("finish", "keep")))
         if hit is None or store is None or leave is None:
             return
         for block, _ in zip(list(self.gpu.queue), range(near), strict=False):
             digest = self.gpu.hashes[block]
-            if digest is None or self.has(digest):
+            if digest is None or self.has(digest) or self._tried.get(block) == self.gpu.generations[block]:
                 continue
             at = np.array([block], np.int64)
             cells = self.gpu.cells
@@ -106,6 +108,7 @@ class Transfers:
                 self.host_full += 1
                 return
             cells.apply(hit, at)
+            self._tried[block] = self.gpu.generations[block]
             self._aim(block, room[0], digest)
             if not len(cells.apply(store, at)):
                 self._targets.pop(block)

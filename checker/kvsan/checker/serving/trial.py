@@ -7,12 +7,14 @@ round without a garbled completion has its hazards all the same.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from kvsan.checker.live import totals
@@ -23,7 +25,7 @@ from kvsan.checker.summary import Summary
 from kvsan.model.design import Design
 from kvsan.model.hazard import Hazard
 from kvsan.runtime.device import Device
-from kvsan.runtime.engine import Engine, Sizes
+from kvsan.runtime.engine import Engine, Sizes, designs_for
 from kvsan.runtime.forward import Forward
 from kvsan.runtime.language import Group, Model
 from kvsan.runtime.requests import Completion
@@ -35,6 +37,9 @@ MODEL = Model(groups=(Group("full"), Group("window", 48)), layers=2, block_size=
 """What is served: half of the layers with a window, since it is the window that frees blocks of a running request, and
 one token in forty ends a completion, since that is seen a step late."""
 
+
+LEAST, MOST = 0.01, 1000.0
+"""How little, and how much, of the pool may be wanted."""
 
 SHAPE = Workload()
 """Lengths and prefixes of what is served; numbers and seed are the trial's."""
@@ -127,8 +132,19 @@ class Stopwatch:
             self.seconds += time.perf_counter() - began
 
 
+SUFFIXES = (".jsonl", ".jsonl.gz", ".kvt")
+
+
 def refusal(trial: Trial) -> str | None:
     """Why the trial cannot be run, in one line; None if it can."""
+    if not MOST >= trial.pressure >= LEAST:  # not a number, too
+        return f"pressure is {trial.pressure}; accepted: {LEAST:g} to {MOST:g}"
+    if trial.trace:
+        path = Path(trial.trace)
+        if not path.name.endswith(SUFFIXES):
+            return f"--trace {trial.trace}: accepted: a name that ends in {', '.join(SUFFIXES)}"
+        if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK):
+            return f"--trace {trial.trace}: no file can be written there; accepted: a file in a folder that is there"
     if trial.device == "cuda":
         try:
             import torch
@@ -142,10 +158,13 @@ def refusal(trial: Trial) -> str | None:
     from kvsan.runtime.device.policy import policy
 
     try:
-        policy(trial.policy)
+        starved = policy(trial.policy).starved
     except ValueError as error:
         return str(error)
-    return None
+    designs = designs_for(trial.design)
+    streams = sorted({stream.name for design in designs if design is not None for stream in design.streams})
+    unknown = [name for name in starved if name not in streams]
+    return f"policy {trial.policy}: no stream {unknown[0]!r}; there is {', '.join(streams)}" if unknown else None
 
 
 def requests_for(trial: Trial) -> tuple[Workload, tuple[Request, ...]]:
@@ -201,18 +220,12 @@ def engine_for(
 
 def play(trial: Trial, number: int, progress: Progress | None = None) -> Round:
     """One round. A `KeyboardInterrupt` ends it early, and what was seen until then is in the round."""
-    workload, requests = requests_for(trial)
-    device = device_for(trial, number)
-    session, watch = None, None
-    if trial.check or trial.trace:
-        session = Session(Options(check=trial.check, incident=0, trace=_path(trial, number), log_path="/dev/null"))
-        device = session.watch(device)
-        assert isinstance(device, Traced)
-        watch = Stopwatch(device.sink)
-        device.sink = watch  # type: ignore[assignment]  # its methods are set one by one
     out = Round(number)
     done: dict[int, Completion] = {}
+    requests: tuple[Request, ...] = ()
     engine: Engine | None = None
+    session: Session | None = None
+    watch: Stopwatch | None = None
     began = time.perf_counter()
 
     def each_turn(ended: list[Completion]) -> None:
@@ -227,15 +240,26 @@ def play(trial: Trial, number: int, progress: Progress | None = None) -> Round:
             progress(out, len(found))
 
     try:
+        workload, requests = requests_for(trial)
+        device = device_for(trial, number)
+        if trial.check or trial.trace:
+            session = Session(Options(check=trial.check, incident=0, trace=_path(trial, number), log_path="/dev/null"))
+            device = session.watch(device)
+            assert isinstance(device, Traced)
+            watch = Stopwatch(device.sink)
+            device.sink = watch  # type: ignore[assignment]  # its methods are set one by one
         engine = engine_for(trial, device, workload, requests)
         began = time.perf_counter()
         serve(engine, requests, trial.concurrency, each_turn=each_turn)
         engine.close()
     except KeyboardInterrupt:
         out.interrupted = True
+    try:
+        out.garbled = garbled(trial.model, requests, done)
+    except KeyboardInterrupt:
+        out.interrupted = True
     if engine is not None:
         out.preemptions = engine.scheduler.preemptions
-    out.garbled = garbled(trial.model, requests, done)
     if watch is not None:
         out.watched = watch.seconds
     if session is not None:
@@ -247,8 +271,9 @@ def _path(trial: Trial, number: int) -> str:
     """Where the round's trace goes: with several rounds its number stands before the suffix."""
     if not trial.trace or trial.rounds == 1:
         return trial.trace
-    head, dot, tail = trial.trace.partition(".")
-    return f"{head}-{number}{dot}{tail}"
+    path = Path(trial.trace)
+    head, dot, tail = path.name.partition(".")
+    return str(path.with_name(f"{head}-{number + 1}{dot}{tail}"))
 
 
 def with_fence(trial: Trial, fence: Fence) -> Trial:
