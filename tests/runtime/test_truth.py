@@ -38,6 +38,6 @@ def test_a_few_runs() -> None:
 @pytest.mark.sweep
 @pytest.mark.parametrize("part", range(4))
 def test_500_runs(part: int) -> None:
-    """In four parts, for as many cores. Of 125 runs at least 500 pairs are replayed."""
-    found = held(range(125 * part, 125 * part + 125), pairs=16, schedules=20)
-    assert found.counts["pairs replayed"] >= 500
+    """In four parts, for as many cores. Every pair that is reported is replayed."""
+    found = held(range(125 * part, 125 * part + 125), pairs=1 << 30, schedules=20)
+    assert found.counts["pairs replayed"] >= 250

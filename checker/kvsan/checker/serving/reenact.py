@@ -77,9 +77,9 @@ def show(ops: Sequence[Op], streams: Mapping[str, Stream], hazard: Hazard, where
     if hazard.kind not in (Kind.RAW, Kind.WAR, Kind.WAW):
         raise ValueError(f"a {hazard.kind} hazard does not hang on a moment: every run has it")
     earlier, later = hazard.earlier.op, hazard.later.op
-    wrong, forced = reenact(ops, streams, late=_late(ops, hazard), where=where)
+    wrong, forced = reenact(ops, streams, late=_late(ops, hazard), read=later, where=where)
     mended, fenced = _fenced(ops, streams, hazard)
-    control, _ = reenact(mended, streams, late=_late(mended, fenced), where=where)
+    control, _ = reenact(mended, streams, late=_late(mended, fenced), read=fenced.later.op, where=where)
     return Shown(
         hazard,
         _of(wrong, hazard, earlier, later),
@@ -147,19 +147,24 @@ def reenact(
     streams: Mapping[str, Stream],
     *,
     late: Late | None = None,
+    read: int | None = None,
     where: Where = "simulated",
 ) -> tuple[tuple[Wrong, ...], str | None]:
-    """What was read or left otherwise than in program order, and why the late op was not late, if it was not."""
+    """What was read or left otherwise than in program order, and why the late op was not late, if it was not. `read`:
+    on a GPU, the op whose read comes behind the late write, if that is not the one that it is late for.
+    """
     script = _Script(ops, streams)
     held = script.numbers(late) if late is not None else None
     if where == "cuda":
         from kvsan.runtime.device.cuda import CudaDevice
 
         device: Device = CudaDevice()
-        wrong = _Stage(device, script, spins=held[0] if held is not None else None).play()
-        return wrong, None
+        spins = {} if held is None else {held[0]: SPIN}
+        if late is not None and read is not None and (read, False, late[3]) in script.number and read != late[1]:
+            spins[script.number[read, False, late[3]]] = 3 * SPIN  # behind the late write
+        return _Stage(device, script, spins).play(), None
     machine = Simulated(policy=EAGER if held is None else hold(*held))
-    wrong = _Stage(machine, script, spins=None).play()
+    wrong = _Stage(machine, script, {}).play()
     return wrong, machine.forced[0].why if machine.forced else None
 
 
@@ -191,7 +196,7 @@ class _Script:
 class _Stage:
     """A device, its memory, and the calls."""
 
-    def __init__(self, device: Device, script: _Script, *, spins: int | None) -> None:
+    def __init__(self, device: Device, script: _Script, spins: Mapping[int, int]) -> None:
         self.device, self.script, self._spins = device, script, spins
         self.host: Host = device.host("host")
         for name in script.streams:
@@ -259,8 +264,9 @@ class _Stage:
 
     def _late(self, on: str | None) -> None:
         """On a GPU the late access has a kernel that spins in front of it."""
-        if self._spins == self._issued and on is not None:
-            self.host.launch(on, Kernel("spin", parts=(lambda: torch.cuda._sleep(SPIN),)))
+        cycles = self._spins.get(self._issued)
+        if cycles is not None and on is not None:
+            self.host.launch(on, Kernel("spin", parts=(lambda: torch.cuda._sleep(cycles),)))
         self._issued += 1
 
     def _copying(self, pool: str, blocks: Any, places: Any) -> Any:
