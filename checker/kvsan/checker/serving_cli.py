@@ -104,11 +104,17 @@ def bisect_command(name: str, policy: str, form: str, **given: Any) -> None:
     Exit status: that of the mode `none`; 2 bad input, 130 after Ctrl-C.
     """
     from kvsan.checker.serving import table
-    from kvsan.checker.serving.fences import MODES
+    from kvsan.checker.serving.fences import MODES, fenced
+    from kvsan.model.design import DesignError
 
     trial = _trial(name, policy, given)
     found: dict[Fence, list[Round]] = {}
     for mode in MODES:
+        try:
+            fenced(trial.design, mode)  # type: ignore[arg-type]  # a trial of the command line has a design
+        except DesignError as error:
+            click.echo(f"kvsan: no mode {mode}: {error}", err=True)
+            continue
         if any(one.interrupted for rounds in found.values() for one in rounds):
             break
         found[mode] = _play(replace(trial, fence=mode), list(range(trial.rounds)), [mode])
@@ -128,7 +134,7 @@ COMMANDS = (run_command, bisect_command)
 def _trial(name: str, policy: str, given: dict[str, Any], **more: Any) -> Trial:
     """What the options ask for. Ends the process with status 2 and one line if it cannot be."""
     from kvsan.checker.design_file import DesignFileError, load_design
-    from kvsan.checker.serving.fences import MODES, fenced
+    from kvsan.checker.serving.fences import fenced
     from kvsan.checker.serving.trial import Trial, refusal
     from kvsan.model.design import DesignError
 
@@ -136,8 +142,7 @@ def _trial(name: str, policy: str, given: dict[str, Any], **more: Any) -> Trial:
     try:
         design = load_design(name)
         trial = Trial(design=design, policy=policy, check=check, **given, **more)
-        for mode in MODES if "fence" not in more else (trial.fence,):
-            fenced(design, mode)
+        fenced(design, trial.fence)
     except DesignFileError as error:
         raise _bad(str(error)) from None
     except DesignError as error:

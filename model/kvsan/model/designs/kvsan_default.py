@@ -19,5 +19,9 @@ p, b = simple_offload(
     slide=retired(last_use),
 )
 p.claims("race-free", "right generation", "progress", "progress without other requests", "host-quiescent")
-p.expect("proved", quiescent=True)
+p.expect(
+    "proved",
+    quiescent=True,
+    spare=("load.after(compute_done)",),
+)
 DESIGN = p.design()
