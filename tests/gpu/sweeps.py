@@ -46,7 +46,7 @@ def one(task: tuple[str, str, int]) -> dict[str, Any]:
 def main() -> None:
     from runtime.faults import KINDS
 
-    tasks = [("fault", kind, seed) for seed in range(200) for kind in KINDS]
+    tasks: list[tuple[str, str, int]] = [("fault", kind, seed) for seed in range(200) for kind in KINDS]
     tasks += [("truth", "", seed) for seed in range(500)]
     ends = time.monotonic() + float(sys.argv[1])
     faults: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}

@@ -12,10 +12,11 @@ import pytest
 
 pytest.importorskip("torch")
 
-from kvsan.checker import check
+from kvsan.checker.judge import check_trace
 from kvsan.checker.options import Options
 from kvsan.checker.session import Session
 from kvsan.checker.summary import Summary
+from kvsan.checker.trace import open_trace
 from kvsan.model.designs import load
 from kvsan.runtime.engine import Engine, Sizes
 from kvsan.runtime.language import Group, Model
@@ -97,7 +98,8 @@ def test_the_log_says_the_same(tmp_path: Path) -> None:
     path = tmp_path / "t.kvt"
     _, alone, _ = watched(tmp_path, "vllm-after-46278", trace=str(path), check=False)
     _, live, _ = watched(tmp_path, "vllm-after-46278")
-    report = check(str(path))
+    with open_trace(str(path)) as trace:
+        report = check_trace(trace, each_edge=True)  # as a live session reports
     assert report.ops == alone.ops == live.ops
     assert {h.kind for h in report.hazards} == {found.hazard.kind for found in live.findings}
     assert sum(len(h.blocks) for h in report.hazards) == sum(found.blocks for found in live.findings)

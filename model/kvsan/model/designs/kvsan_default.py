@@ -18,10 +18,15 @@ p, b = simple_offload(
     preempt=retired(last_use),
     slide=retired(last_use),
 )
-p.claims("race-free", "right generation", "progress", "progress without other requests", "host-quiescent")
+p.claims("race-free", "right generation", "progress", "progress without other requests")
 p.expect(
     "proved",
     quiescent=True,
-    spare=("load.after(compute_done)",),
+    spare=(
+        "load.after(compute_done)",
+        "request finished: free=retired(last_use)",
+        "preempt: free=retired(last_use)",
+        "window slides past: free=retired(last_use)",
+    ),
 )
 DESIGN = p.design()
