@@ -12,8 +12,10 @@ Each has sites, counted as the engine runs; `site` says at which one it happens.
   first poll;
 - *read early*: a store that waited for something reads its source in order `any`.
 
-Two more draws turn out to be none only in what follows (`harmless`): a moved record that nobody asks about before the
-next one of that event, and a transfer taken as finished whose blocks nothing happens to before a poll says as much.
+Four more draws turn out to be none only in the run's lines (`harmless`): a moved record that nobody asks about before
+the next one of that event, or only for the sake of two reads; a transfer taken as finished whose blocks nothing
+happens to before a poll says as much; and a block that comes back a step early, of a step that touched it in the plan
+and not on the device.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ class Fault:
     done: bool = False
     event: str = ""
     mine: bool = False
+    early: tuple[int, int] = (-1, -1)
     work: dict[str, int] = field(default_factory=dict)
     records: dict[str, tuple[str, int]] = field(default_factory=dict)
     waited: set[tuple[str, tuple[str, int]]] = field(default_factory=set)
@@ -83,10 +86,21 @@ class Fault:
             for at in np.flatnonzero((right == cells.last_use[blocks]) & (right > cells.flight.seen)):
                 if self.here():
                     right = right.copy()
+                    self.early = (int(blocks[at]), int(right[at]))
                     right[at] -= 1
             return right
 
         cells._fence = fence  # type: ignore[method-assign, assignment]
+
+
+def _both_read(passed: Access | None, behind: Sequence[Op], wait: Wait) -> bool:
+    """Whether the wait is for a block of its own, which the work that the record was moved past only reads, and so does
+    the work that waits: two reads need no order."""
+    _, mark, number = wait.event.rpartition("#")
+    waiter = next((op for op in behind if isinstance(op, Access) and op.on == wait.on), None)
+    if not mark or not wait.event.startswith("used#") or passed is None or waiter is None:
+        return False
+    return not any(int(number) in op.writes.get("gpu", ()) for op in (passed, waiter))
 
 
 def harmless(fault: Fault, clean: Sequence[Op], lines: Sequence[Op]) -> bool:
@@ -96,17 +110,32 @@ def harmless(fault: Fault, clean: Sequence[Op], lines: Sequence[Op]) -> bool:
         return True
     behind = lines[at:]
     if fault.kind == "move a record":
-        for op in behind[1:]:
+        passed = next((op for op in behind if isinstance(op, Access)), None)
+        for nth, op in enumerate(behind[1:], 1):
+            if isinstance(op, Wait) and op.event == fault.event and _both_read(passed, behind[nth:], op):
+                continue
             if isinstance(op, Wait | Poll | Sync) and op.event == fault.event:
                 return False
             if isinstance(op, Record) and op.event == fault.event:
                 return True
         return True
-    if fault.kind == "free early" and not fault.retires:
+    if fault.kind == "free early" and fault.retires:
+        block, step = fault.early
+        return not any(  # an engine may hold a block for a step in which it plans the block and reads none of it
+            isinstance(op, Access) and op.step == step and any(block in s.get("gpu", ()) for s in (op.reads, op.writes))
+            for op in lines
+        )
+    if fault.kind == "free early":
         name, number = fault.event.rsplit("#", 1)
         record = next(i for i, op in enumerate(lines) if isinstance(op, Record) and op.event == fault.event)
         copy = next(op for op in reversed(lines[:record]) if isinstance(op, Access))
         mine = {block for side in (copy.reads, copy.writes) if "gpu" in side for block in side["gpu"]}
+        if any(
+            op.event == fault.event and (isinstance(op, Sync) or (isinstance(op, Poll) and op.done))
+            for op in lines[: at + 1]
+            if isinstance(op, Sync | Poll)
+        ):
+            return True  # the host knows it already, by another pool's poll or since it had nothing else to do
         for op in behind:
             kind, _, at_least = op.event.rpartition("#") if isinstance(op, Poll) and op.done else ("", "", "")
             if kind == name and int(at_least) >= int(number):
