@@ -130,11 +130,8 @@ def harmless(fault: Fault, clean: Sequence[Op], lines: Sequence[Op]) -> bool:
         record = next(i for i, op in enumerate(lines) if isinstance(op, Record) and op.event == fault.event)
         copy = next(op for op in reversed(lines[:record]) if isinstance(op, Access))
         mine = {block for side in (copy.reads, copy.writes) if "gpu" in side for block in side["gpu"]}
-        if any(
-            op.event == fault.event and (isinstance(op, Sync) or (isinstance(op, Poll) and op.done))
-            for op in lines[: at + 1]
-            if isinstance(op, Sync | Poll)
-        ):
+        known = [op.event for op in lines[: at + 1] if isinstance(op, Sync) or (isinstance(op, Poll) and op.done)]
+        if fault.event in known:
             return True  # the host knows it already, by another pool's poll or since it had nothing else to do
         for op in behind:
             kind, _, at_least = op.event.rpartition("#") if isinstance(op, Poll) and op.done else ("", "", "")

@@ -31,7 +31,7 @@ def held(seeds: range, *, pairs: int, schedules: int) -> Truth:
 def test_a_few_runs() -> None:
     found = held(range(40), pairs=3, schedules=2)
     assert found.counts["garbled completions"] > 2
-    assert found.counts["pairs replayed"] > 20
+    assert found.counts["pairs replayed"] > 10
     assert found.counts["runs without a report"] > 10
 
 
