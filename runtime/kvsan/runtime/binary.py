@@ -400,15 +400,20 @@ class Log:
 
     def _see_to(self, t: float | None) -> None:
         """A line was added, and it is time for something: the first one, a fault, a second gone by; or it has none."""
-        if self._due == -NEVER and self._writer is None and self.fault is None and not self._closed:
-            try:
-                self.open()
-            except OSError as error:
-                self.fault = error
+        if self._due == -NEVER:
+            self._begin()
         if self.fault is not None:
             self._forget()
         elif (t is not None and t > self._due) or len(self._segment.lines) >= self._most:
             self._turn(0)
+
+    def _begin(self) -> None:
+        """Opens the file if nobody has; what is wrong with it is the log's fault."""
+        if self._writer is None and self.fault is None and not self._closed:
+            try:
+                self.open()
+            except OSError as error:
+                self.fault = error
 
     def _forget(self) -> None:
         """The log has ended: lines are counted and no more."""
@@ -423,11 +428,7 @@ class Log:
 
     def _turn(self, need: int) -> Segment:
         """Another segment, with so many words left."""
-        if self._writer is None and self.fault is None and not self._closed:
-            try:
-                self.open()
-            except OSError as error:
-                self.fault = error
+        self._begin()
         if self.fault is not None:
             self._forget()
         else:

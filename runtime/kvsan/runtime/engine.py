@@ -217,7 +217,7 @@ class Engine:
         serves = self._plan.batch is not None
         self._give_up()
         if serves or (planned and (changed or not self._vain or not self._in_flight)):
-            self._step(done)
+            self._step()
             self._vain = not serves and planned == len(self.pool.cells.where(self.pool.cells.table.wanted))
         elif not done and not changed:
             self._wait(done)
@@ -276,7 +276,7 @@ class Engine:
                 done.append(Completion(active.number, active.answer, "stop" if stop else "length"))
         return True
 
-    def _step(self, done: list[Completion]) -> None:
+    def _step(self) -> None:
         plan = self._plan
         assert plan is not None
         self._idle = 0

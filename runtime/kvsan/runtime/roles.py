@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvsan.model.design import Design, DesignError, Rule, Submit, Work
+from kvsan.model.design import Design, DesignError, Rule, Work
 
 WORDS: dict[str, tuple[str, ...]] = {
     "load": ("allocate for", "prefix hit on the host"),
@@ -106,8 +106,3 @@ def staging(design: Design) -> Roles:
             f"{design.name}: no rule {WORDS['slot'][0]!r}, no work of the host, or no copy out of the slot"
         )
     return made
-
-
-def submitted(design: Design, work: Work) -> Submit | None:
-    """The item that puts the work's job in its queue, if another thread does it."""
-    return next((item for item in design.step if isinstance(item, Submit) and item.queue == work.takes), None)

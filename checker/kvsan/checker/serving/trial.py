@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -176,7 +176,11 @@ def requests_for(trial: Trial) -> tuple[Workload, tuple[Request, ...]]:
         seed=trial.seed,
         aborts=trial.aborts,
     )
-    return workload, requests_of(workload, trial.model)
+    return workload, _drawn(workload, trial.model)
+
+
+_drawn = lru_cache(maxsize=4)(requests_of)
+"""Every round and fence mode serves the same requests, and drawing them takes as long as serving some."""
 
 
 def device_for(trial: Trial, number: int) -> Device:
@@ -274,7 +278,3 @@ def _path(trial: Trial, number: int) -> str:
     path = Path(trial.trace)
     head, dot, tail = path.name.partition(".")
     return str(path.with_name(f"{head}-{number + 1}{dot}{tail}"))
-
-
-def with_fence(trial: Trial, fence: Fence) -> Trial:
-    return replace(trial, fence=fence)
