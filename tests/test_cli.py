@@ -261,3 +261,13 @@ def test_stdin_is_a_trace() -> None:
     run = subprocess.run([*KVSAN, "check", "-"], input=text, capture_output=True, text=True, check=False)
     assert run.returncode == 1
     assert "WAW" in run.stdout
+
+
+@pytest.mark.parametrize("given", [["run"], ["bisect"], ["replay", "vllm-after-46278"]])
+def test_a_command_that_needs_torch_says_so_where_there_is_none(tmp_path: Path, given: list[str]) -> None:
+    (tmp_path / "torch.py").write_text("raise ModuleNotFoundError('no torch', name='torch')\n")
+    command = [sys.executable, "-m", "kvsan.checker", *given]
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "kvsan: this needs torch; accepted: pip install 'kvsan[engine]'\n"

@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
+from typing import NoReturn
 
 import click
 
@@ -32,6 +33,8 @@ from kvsan.checker.verdict import Exit, worst
 
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
+_EXTRAS = {"torch": "engine"}
+"""Packages that a command may do without until it runs, and the extra that brings them."""
 _OUTPUT_FAULTS = {errno.ENOSPC, errno.EBADF, errno.EIO, errno.EDQUOT, errno.EFBIG}
 
 _traces = click.argument("traces", nargs=-1, required=True, metavar="TRACE...")
@@ -271,12 +274,23 @@ def main() -> None:
     except MemoryError:
         click.echo("kvsan: the trace does not fit into memory; accepted: fewer blocks, or no --all", err=True)
         raise SystemExit(Exit.BAD_INPUT) from None
+    except ModuleNotFoundError as error:
+        if error.name not in _EXTRAS:
+            _our_fault()
+        extra = _EXTRAS[str(error.name)]
+        click.echo(f"kvsan: this needs {error.name}; accepted: pip install 'kvsan[{extra}]'", err=True)
+        raise SystemExit(Exit.BAD_INPUT) from None
     except Exception:
-        traceback.print_exc()
-        click.echo(
-            "kvsan: internal error: this is a fault of kvsan's, not of what it was given; please report it", err=True
-        )
-        raise SystemExit(INTERNAL_ERROR) from None
+        _our_fault()
+
+
+def _our_fault() -> NoReturn:
+    """Says so, with the exception that is being handled."""
+    traceback.print_exc()
+    click.echo(
+        "kvsan: internal error: this is a fault of kvsan's, not of what it was given; please report it", err=True
+    )
+    raise SystemExit(INTERNAL_ERROR) from None
 
 
 def _drop_stdout() -> None:

@@ -166,11 +166,9 @@ def _one_of_a_sort(hazards: Sequence[Hazard]) -> list[Hazard]:
 
 
 def _show(header: Header, ops: Sequence[Op], hazard: Hazard, device: str, form: str) -> Exit:
-    try:
-        from kvsan.checker.serving.reenact import show
-        from kvsan.runtime.device import DeviceError
-    except ModuleNotFoundError as error:
-        raise _bad(f"replay needs {error.name}; accepted: pip install 'kvsan[engine]'") from None
+    from kvsan.checker.serving.reenact import show
+    from kvsan.runtime.device import DeviceError
+
     try:
         shown = show(ops, header.streams, hazard, device)  # type: ignore[arg-type]  # click has looked
     except DeviceError as error:
