@@ -113,6 +113,65 @@ def test_what_costs_the_proof_nothing_is_accepted(ops: Sequence[Mapping[str, Any
     assert found.verdict == "conforms", found.line()
 
 
+# ── a block that is given back half filled, and stored: in `layer-wise` a full block is stored in its forward's step ──
+
+LAYER = [
+    op("alloc", pool="gpu", ids="0"),
+    access("compute", "layer", writes="0"),  # half of it
+    op("record", on="compute", event="e1"),
+    access("compute", "layer", reads="1"),  # the next step: its request is gone
+    op("record", on="compute", event="e2"),
+    op("wait", on="store", event="e2"),
+    access("store", "store", reads="0"),
+    op("record", on="store", event="s1"),
+    op("poll", event="s1", done=True),
+    op("free", pool="gpu", ids="0"),
+]
+OTHER = [
+    op("alloc", pool="gpu", ids="1"),
+    access("compute", "layer", writes="1"),
+    op("record", on="compute", event="e0"),
+    op("wait", on="store", event="e0"),
+    access("store", "store", reads="1"),
+]
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        LAYER,  # the step after
+        [*LAYER[:5], access("compute", "layer", reads="1"), op("record", on="compute", event="e2"), *LAYER[5:]],  # two
+        [*LAYER[:1], access("compute", "layer", writes="0"), *LAYER[1:]],  # begun in two steps
+        [*LAYER[:3], *LAYER[4:]],  # the later step runs no forward of ours
+        [*LAYER[:3], op("wait", on="store", event="e1"), *LAYER[6:]],  # full at once, and stored in the same step
+        [*LAYER[:6], access("store", "store", reads="0"), *LAYER[7:], *LAYER[:3],
+         op("wait", on="store", event="e1"), *LAYER[6:]],  # and the block's next life
+    ],
+)  # fmt: skip
+def test_a_block_that_is_given_back_half_filled_is_stored_later(ops: Sequence[Mapping[str, Any]]) -> None:
+    found = held([*OTHER, *ops], "layer-wise")
+    assert found.verdict == "conforms", found.line()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({1: None}, "op 10: store on store reads gpu 0: store: expected a block with store=dirty & data=full"),
+        ({5: None}, "store.after(layer_done): missing wait"),
+        ({5: op("wait", on="store", event="e1")}, "store.after(layer_done): missing wait"),
+        ({3: access("compute", "layer", reads="0")}, "op 8: layer on compute reads gpu 0: layer: expected a block"),
+        ({6: None, 7: None, 8: None}, "free gpu 0: expected a block that a rule may return now"),  # it must be stored
+        ({8: None}, "free gpu 0: one step early"),
+        ({6: access("store", "store", writes="0")}, "it not to write"),
+    ],
+)  # fmt: skip
+def test_what_such_a_block_may_not_do(change: Mapping[int, Mapping[str, Any] | None], why: str) -> None:
+    ops = [now for i, one in enumerate(LAYER) if (now := change.get(i, one)) is not None]
+    found = held([*OTHER, *ops], "layer-wise")
+    assert found.verdict == "refused"
+    assert why in found.line(), found.line()
+
+
 def test_a_helper_that_lags_is_judged_at_the_place_of_its_job() -> None:
     late = [*RUN[:5], op("put", token="q"), op("alloc", pool="gpu", ids="1"), forward(reads="0", writes="1"),
             op("get", by="h1", token="q"), *({**one, "by": "h1"} for one in RUN[5:8]), *RUN[8:]]  # fmt: skip
