@@ -227,6 +227,15 @@ def test_other_names_are_mapped() -> None:
         ((), {"pools": {"kv": 4}}, "no such pool (it has kv); accepted: --map pool:NAME=gpu"),
         (("pool:kv=gpu",), {"pools": {"kv": 4, "gpu": 4}}, "2 pools for it"),
         (("thread:h9=host",), {}, "no such thread; it has h0"),
+        (
+            ("stream:cuda7=load",),
+            {},
+            "--map stream:cuda7=load: in the trace: no stream 'cuda7'; there is compute, load",
+        ),
+        (("stream:laod=load",), {}, "in the trace: no stream 'laod'; did you mean 'load'?"),
+        (("label:copy_h2d=load",), {}, "in the trace: no label 'copy_h2d'; there is forward, store"),
+        (("event:ev3=load_done",), {}, "in the trace: no event 'ev3'; there is e1, e2, s1"),
+        (("pool:kv=gpu",), {}, "in the trace: no pool 'kv'; there is gpu"),
     ],
 )
 def test_names_that_cannot_be_matched(maps: Sequence[str], header: Mapping[str, Any], why: str) -> None:
@@ -234,6 +243,35 @@ def test_names_that_cannot_be_matched(maps: Sequence[str], header: Mapping[str, 
         held(RUN if "pools" not in header else [], "vllm-symmetric-barrier", *maps, **header)
     assert why in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("mapped", "design"),
+    [
+        ("event:e2=compute_done", "vllm-symmetric-barrier"),  # recorded and waited for
+        ("event:e9=load_done", "vllm-symmetric-barrier"),  # only asked about
+        ("event:ev=store_done", "vllm-symmetric-barrier"),  # all its objects
+        ("event:ev#7=store_done", "vllm-symmetric-barrier"),  # or one
+        ("stream:load=load", "vllm-symmetric-barrier"),  # in the header, and no op has it
+        ("queue:q=load jobs", "copier-symmetric"),
+        ("thread:h1=copier", "copier-symmetric"),
+    ],
+)
+def test_names_that_the_trace_has(mapped: str, design: str) -> None:
+    polls = [op("poll", event=event, done=False) for event in ("e9", "ev#7")]
+    ops = [*RUN, *polls, op("put", token="q#1"), op("get", by="h1", token="q#1")]
+    held(ops, design, mapped)  # it may be refused; its names are matched
+
+
+def test_of_many_names_some_are_listed() -> None:
+    ops = [*RUN, *(op("record", on="compute", event=f"n{number:03}") for number in range(200))]
+    with pytest.raises(NamesError) as error:
+        held(ops, "vllm-symmetric-barrier", "event:zzz=load_done")
+    assert str(error.value).endswith(
+        "there is e1, e2, n000, n001, n002, n003, n004, n005, n006, n007, n008, n009, … (203 in all)"
+    )
+    with pytest.raises(NamesError, match=r"did you mean 'n\d+'"):
+        held(ops, "vllm-symmetric-barrier", "event:n01=load_done")
 
 
 def test_streams_of_other_names_only() -> None:
@@ -271,6 +309,10 @@ def test_exit_statuses(trace: Path, tmp_path: Path) -> None:
     assert kvsan(trace, "lmcache-staging").exit_code == 2
     assert kvsan(trace, "vllm-symmetric").exit_code == 2
     assert kvsan(trace, "vllm-symmetric-barrier", "--map", "x").exit_code == 2
+    unheard = kvsan(trace, "vllm-symmetric-barrier", "--map", "stream:cuda7=load")
+    assert unheard.exit_code == 2
+    assert unheard.output.startswith("kvsan: --map stream:cuda7=load: in the trace: no stream 'cuda7'; there is ")
+    assert unheard.output.count("\n") == 1
     assert kvsan(tmp_path / "none", "vllm-symmetric-barrier").exit_code == 2
     assert kvsan(empty, "vllm-symmetric-barrier").exit_code == 3
 
