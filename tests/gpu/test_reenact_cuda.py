@@ -3,8 +3,7 @@ differs.
 
     python tests/gpu/test_reenact_cuda.py  # or pytest -m gpu tests/gpu/test_reenact_cuda.py
 
-Prints a line a design. Each of the 36 races spins twice, 50 ms (where a write in between hides the read 150), so all take
-some ten seconds.
+Prints a line a design. Each of the 36 races spins twice, 50 ms (150 where a write in between hides the read).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from kvsan.checker.judge import check_ops  # noqa: E402 - only where torch is
 from kvsan.checker.serving.reenact import Where, show  # noqa: E402
 from kvsan.checker.trace import Header  # noqa: E402
 from kvsan.model.designs import load, names  # noqa: E402
-from kvsan.model.proof import verify  # noqa: E402
+from kvsan.model.proof import Refuted, verify  # noqa: E402
 from kvsan.model.proof.replay import replay  # noqa: E402
 
 pytestmark = [
@@ -32,6 +31,7 @@ RACY = [name for name in names() if (expected := load(name).expected) is not Non
 def shown(name: str, where: Where = "cuda") -> tuple[str, bool]:
     """Every race that the proof found in the design, and whether all came true and none with its fence."""
     verdict = verify(load(name))
+    assert isinstance(verdict, Refuted)
     wrong = []
     for race in verdict.findings.races:
         made = replay(verdict.design, race.schedule.actions)

@@ -217,8 +217,8 @@ class _Stage:
         self._read = 0
 
     def _warm(self) -> None:
-        """Each kernel and copy once, before anything is late: CUDA loads a kernel at its first launch, and that may wait
-        for all that runs, a spinning kernel too (CUDA Programming Guide, Lazy Loading, on concurrent execution).
+        """Each kernel and copy once, before anything is late: CUDA loads a kernel at its first launch, and that may
+        wait for all that runs, a spinning kernel too (CUDA Programming Guide, Lazy Loading, on concurrent execution).
         """
         first = np.zeros(1, np.int64)
         torch.cuda._sleep(1)
