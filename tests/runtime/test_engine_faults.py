@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 from kvsan.checker.conform import conform_ops
 from kvsan.checker.serving.lines import Lines
 from kvsan.model.designs import load
+from kvsan.model.ops import Access
 from kvsan.runtime.device import Kernel
 from kvsan.runtime.device.policy import POLICIES, starve
 from kvsan.runtime.device.simulated import Call, Simulated
@@ -231,3 +232,22 @@ def test_given_up_before_any_forward_wrote_its_blocks(name: str, verdict: str) -
     found = conform_ops(lines.header, lines.ops, load(name))
     assert found.verdict == verdict, found.text()
     assert verdict == "conforms" or "expected a block with store=dirty & data=full" in found.text()
+
+
+@pytest.mark.parametrize("host", [1, 2, 5, 40])
+def test_where_the_design_stores_in_the_step_a_full_host_pool_is_waited_for(host: int) -> None:
+    """Of as many blocks at a time as there is room for: no full block is left for a later step."""
+    device = Simulated(seed=1, observe=True)
+    lines = Lines(device)
+    made = Engine(load("layer-wise"), Traced(device, lines), MODEL, Sizes(16, host, slots=2, budget=16))
+    wanted = {number: ([number + 1] * 13, 6) for number in range(4)}
+    for number, (prompt, new) in wanted.items():
+        made.submit(number, prompt, new)
+    for done in made.drain():
+        assert list(done.tokens) == answer(MODEL, *wanted[done.number])
+    made.check()
+    found = conform_ops(lines.header, lines.ops, load("layer-wise"))
+    assert found.verdict == "conforms", found.text()
+    assert made.transfers.host_full == 0
+    stores = [op.step for op in lines.ops if isinstance(op, Access) and op.label == "store"]
+    assert (len(stores) > len(set(stores))) == (host < 40)

@@ -98,10 +98,10 @@ def test_a_run_conforms_to_its_design(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "seed"),
-    [("vllm-per-block-event", 10), ("vllm-per-block-event", 22), *(("layer-wise", seed) for seed in (0, 2, 3))],
+    [("vllm-per-block-event", 10), ("vllm-per-block-event", 22), *(("layer-wise", seed) for seed in (0, 2, 3, 177))],
 )
 def test_other_runs_conform_too(name: str, seed: int) -> None:
-    """Windows that slide within a chunk, and requests that are given up with a block half filled."""
+    """Windows that slide within a chunk, requests that are given up with a block half filled, a full host pool."""
     run = ran(name, seed, None)
     found = conform_ops(run.header, run.lines, load(name))
     assert found.verdict == "conforms", found.text()
