@@ -43,10 +43,11 @@ from kvsan.checker import options as opts
 from kvsan.checker import suppressions as known
 from kvsan.checker.attach.core import BATCH
 from kvsan.checker.attach.recorder import Recorder, Sink
+from kvsan.checker.beside.pipe import Account, Busy, News, Pipe, Start
 from kvsan.checker.binaryfile import BinaryTrace
 from kvsan.checker.convert import is_binary
 from kvsan.checker.incident import Ring
-from kvsan.checker.live import Finding, KvsanHazard, LiveCheck
+from kvsan.checker.live import Finding, KvsanHazard, LiveCheck, Seen
 from kvsan.checker.manners import LastWord, Log, exits_with, numbered, on_sigterm, own_path, with_id, written_since
 from kvsan.checker.options import Options
 from kvsan.checker.report import session as words
@@ -62,12 +63,21 @@ __all__ = ["KvsanHazard", "Options", "Session", "current", "debug", "start", "st
 SIGTERM_WAIT = 10
 """Seconds that a SIGTERM waits for what is being written."""
 
+LAST_WAIT = 120
+"""Seconds that the end waits for a process beside this one to work off what it was given."""
+
+TOO_LATE = "a hand-off taken too late"
+
 
 class Session:
     """One process's debug session. `start` makes the one that the process reports on; tests make their own."""
 
-    def __init__(self, options: Options | None = None, *, suppressions: Suppressions | None = None) -> None:
+    def __init__(
+        self, options: Options | None = None, *, suppressions: Suppressions | None = None, beside: bool = False
+    ) -> None:
+        """`beside`: lines are worked off in a process of their own (`beside`), if the options let them."""
         self.options = options or Options()
+        self._beside = beside and _can_be_beside(self.options)
         self.recorder = Recorder(on_fault=self._on_fault)
         self.about: dict[str, Any] = {}
         """Provenance for the header: engine, version, device."""
@@ -76,7 +86,7 @@ class Session:
         if suppressions is None:
             path = self.options.suppressions
             suppressions = known.read(path) if path else Suppressions()
-        self._suppressions = suppressions
+        self.suppressions = suppressions
         self.ops: Callable[[], int] | None = None
         """How many lines there are, where they do not pass through the recorder."""
         self._closers: list[Callable[[], None]] = []
@@ -95,22 +105,30 @@ class Session:
         self._reported = ""
         self._said: dict[str, Any] | None = None
         self._writers: list[threading.Thread] = []
+        self._lost = 0
+        self._account: Account | None = None
         sinks: list[Sink] = []
         self._trace: TraceFile | BinaryTrace | None = None
+        self._ring = None
+        self.check = None
+        self.pipe: Pipe | None = None
+        """To the process beside this one, which has the check, the ring and the trace then."""
+        if self._beside:
+            self.pipe = Pipe(self._start, self._news)
+            self.recorder.listen((), batch=BATCH, beside=self.pipe)
+            return
         if given.trace and is_binary(given.trace):
             self._trace = BinaryTrace(own_path(given.trace), self._header)
         elif given.trace:
             self._trace = TraceFile(own_path(given.trace), self._header, self._say)
         if self._trace is not None:
             sinks.append(self._trace)
-        self._ring = None
-        self.check = None
         if given.check:
             self.check = LiveCheck(
                 self._report,
-                self._suppressions,
+                self.suppressions,
                 assume_stream_order=given.assume_stream_order,
-                lost=lambda: self.recorder.unseen(edges=1, what="a hand-off taken too late"),
+                lost=self._lose,
             )
             if given.incident:
                 self._ring = Ring(self.check, given.incident, given.incident_mb)
@@ -130,8 +148,16 @@ class Session:
         with self.recorder.lock:
             self.recorder.settle_up()
             name = f"process {self.pid}"
-            seen = summarise(self.recorder, self.check, name, self.incidents, inherited=self._forked)
-            return seen if self.ops is None else replace(seen, ops=self.ops())
+            if self.pipe is None:
+                seen = self.check.seen() if self.check is not None else None
+                made = summarise(self.recorder, seen, name, self.incidents, inherited=self._forked)
+                return made if self.ops is None else replace(made, ops=self.ops())
+            account, why = self._ask(self.pipe)
+            if account is None:
+                return summarise(self.recorder, None, name, inherited=self._forked, unchecked=why)
+            return summarise(
+                self.recorder, account.seen, name, account.incidents, inherited=self._forked, unchecked=why
+            )
 
     def close(self) -> Summary:
         """Ends the session: nothing is hooked any more, files are closed. Again: the same summary."""
@@ -143,12 +169,20 @@ class Session:
             self._closers.clear()
             with self.recorder.lock, self.recorder.guard("closing the trace"):
                 self.recorder.settle_up()
-                if self._trace is not None:
-                    self._trace.close(whole=self.recorder.on)
-            for writer in self._writers:
-                writer.join(60)
+                if self.pipe is not None:
+                    self._ask(self.pipe, last=True)
+            self.end(whole=self.recorder.on)
             self.recorder.on = False
         return self.summary()
+
+    def end(self, *, whole: bool) -> None:
+        """Closes what this process writes. `whole`: the run was seen to its end."""
+        with self.recorder.lock, self.recorder.guard("closing the trace"):
+            self.recorder.settle_up()
+            if self._trace is not None:
+                self._trace.close(whole=whole and self.recorder.on)
+        for writer in self._writers:
+            writer.join(60)
 
     def settle_down(self) -> None:
         """Before a signal that may end the process: what is being written is written. The session goes on."""
@@ -162,6 +196,64 @@ class Session:
                 self.recorder.lock.release()
         for writer in self._writers:
             writer.join(SIGTERM_WAIT)
+
+    # ── with a process beside this one ────────────────────────────────────────────────────────────────────────────
+
+    def _start(self) -> Start:
+        """What the process beside this one has to be; its paths are this one's."""
+        given = self.options
+        mine = {name: own_path(path) for name in ("trace", "log_path") if (path := getattr(given, name))}
+        if given.log_path in ("stderr", "stdout"):
+            mine["log_path"] = given.log_path
+        incidents = own_path(numbered(given.incident_path))
+        options = replace(given, beside=False, report="", incident_path=incidents, **mine)
+        return Start(options, self.suppressions, self.pid, is_first())
+
+    def _news(self) -> News:
+        return News(self.recorder.ledger, dict(self.recorder.threads), self.about)
+
+    def _ask(self, pipe: Pipe, *, last: bool = False) -> tuple[Account | None, str]:
+        """What the process beside this one has seen; without it, why not. Under the recorder's lock."""
+        if self._account is not None:
+            return self._account, ""
+        if not self.recorder.ops:  # it has seen no line
+            if last:
+                pipe.abandon()
+            return Account(Seen.nothing(), (), 0), ""
+        try:
+            if not last:
+                account = pipe.ask(SIGTERM_WAIT)
+            else:
+                account = self._account = pipe.end(LAST_WAIT, whole=self.recorder.on)
+        except Busy:
+            return None, "a signal came while lines were handed to the process that checks"
+        except Exception as error:
+            self.recorder.fault("the way to the process that checks", error)
+            return None, "the process that checks gave no account of what it saw"
+        ledger = self.recorder.ledger
+        if account.lost > self._lost:
+            ledger.unseen(0, account.lost - self._lost, TOO_LATE)
+            self._lost = account.lost
+        if account.fault is not None:
+            ledger.note(account.fault)
+        unchecked = "" if account.seen is not None else "nothing was checked (check=0): check the trace"
+        return account, unchecked
+
+    def account(self) -> Account:
+        """In the process beside an engine's: what was seen so far."""
+        with self.recorder.lock:
+            self.recorder.settle_up()
+            seen = self.check.seen() if self.check is not None else None
+            fault = self.recorder.fault_text
+            return Account(seen, tuple(self.incidents), self.recorder.ops, self._lost, fault)
+
+    def count_lost(self) -> None:
+        """In the process beside an engine's: its ledger knows nothing of the orders that were lost here."""
+        self.recorder.ledger.unseen(0, self._lost, TOO_LATE)
+
+    def _lose(self) -> None:
+        self._lost += 1
+        self.recorder.unseen(edges=1, what=TOO_LATE)
 
     @property
     def trace(self) -> TraceFile | BinaryTrace | None:
@@ -179,18 +271,26 @@ class Session:
         """While it is open, hazards that the line matches are counted under it (`attach.allowing`)."""
         with self.recorder.lock:
             self.recorder.settle_up()  # what was issued before is none of its business
-            line = self._suppressions.enter(line)
+            line = self.suppressions.enter(line)
+            if self.pipe is not None:
+                self.pipe.enter(line)
         try:
             yield
         finally:
             with self.recorder.lock:
                 self.recorder.settle_up()
-                self._suppressions.leave(line)
+                self.suppressions.leave(line)
+                if self.pipe is not None:
+                    self.pipe.leave(line)
 
     def allowed(self) -> list[Suppression]:
         """The allowances under which there was a hazard."""
-        self.recorder.settle_up()
-        return [line for line in self._suppressions.allowed.values() if line.used]
+        with self.recorder.lock:
+            self.recorder.settle_up()
+            if self.pipe is not None:
+                account, _ = self._ask(self.pipe)
+                return account.seen.allowed if account is not None and account.seen is not None else []
+            return [line for line in self.suppressions.allowed.values() if line.used]
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -202,15 +302,15 @@ class Session:
     def _say(self, text: str) -> None:
         self.log.say(f"kvsan[{self.pid}]: {text}")
 
-    def say_summary(self) -> None:
-        """Prints the summary, if anything of it has changed since it was last printed."""
+    def say_summary(self, *, first: bool | None = None) -> None:
+        """Prints the summary, if anything of it has changed since it was last printed. `first`: as `is_first`."""
         seen = self.summary()
         if seen.document() == self._said:
             return
         seen = self._write_report(seen)
         self._said = seen.document()
         if seen.idle:
-            if is_first():
+            if is_first() if first is None else first:
                 self.log.say(f"kvsan: process {self.pid}: saw no engine, so there is no verdict on it")
             return
         self.log.say(words.summary(seen))
@@ -302,12 +402,19 @@ class Session:
         """In a forked child: what the parent has seen is the parent's."""
         if self._trace is not None:
             self._trace.abandon()
+        if self.pipe is not None:
+            self.pipe.forked()
         self._forked = True
         if not self._closed:
             self._listen()
             if not self.recorder.on:
                 why = self.recorder.fault_text or "it was off"
                 self.recorder.ledger.note(f"nothing was watched here: before this process was forked, {why}")
+
+
+def _can_be_beside(options: Options) -> bool:
+    """Not where a hazard has to be raised in the engine, nor for the binary log alone, which costs less."""
+    return not options.halt_on_error and (options.check or not is_binary(options.trace))
 
 
 def _version() -> str:
@@ -319,7 +426,7 @@ def _version() -> str:
 
 # ── the process's session ─────────────────────────────────────────────────────────────────────────────────────────────
 
-_FIRST = "KVSAN_FIRST_PROCESS"
+FIRST = "KVSAN_FIRST_PROCESS"
 _last = LastWord()
 _all: list[Session] = []
 """The process's session, once there is one."""
@@ -348,7 +455,7 @@ def scoped(session: Session) -> Iterator[Session]:
 
 def is_first() -> bool:
     """Whether this process is the one in which the first session of its tree was started."""
-    return os.environ.get(_FIRST, str(os.getpid())) == str(os.getpid())
+    return os.environ.get(FIRST, str(os.getpid())) == str(os.getpid())
 
 
 def start(options: Options | None = None) -> Session:
@@ -359,8 +466,9 @@ def start(options: Options | None = None) -> Session:
     there = current()
     if there is not None:
         return there
-    os.environ.setdefault(_FIRST, str(os.getpid()))
-    made = Session(opts.from_environment() if options is None else options)
+    os.environ.setdefault(FIRST, str(os.getpid()))
+    options = opts.from_environment() if options is None else options
+    made = Session(options, beside=options.beside)
     _all.append(made)
     made.banner()
     atexit.register(_at_exit)
