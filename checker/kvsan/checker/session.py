@@ -189,6 +189,8 @@ class Session:
         if self.recorder.lock.acquire(timeout=SIGTERM_WAIT):
             try:
                 self.recorder.settle_up()
+                if self.pipe is not None:
+                    self._ask(self.pipe)
                 with self.recorder.guard("flushing the trace"):
                     if self._trace is not None:
                         self._trace.flush_now()

@@ -33,18 +33,22 @@ class Held:
     it was handed on while it was out.
     """
 
-    __slots__ = ("done", "given", "index", "told")
+    __slots__ = ("_op", "done", "given", "index", "told")
 
     def __init__(self, index: int, given: tuple[Any, ...], done: bool | None = None) -> None:
         self.index = index
         self.given = given
         self.done = done
         self.told = False
+        self._op: Sync | None = None
 
     @property
     def op(self) -> Sync:
-        """The call, as if it had returned."""
-        return Sync(*self.given)
+        """The call, as if it had returned: the same object each time, by which a sink knows it."""
+        made = self._op
+        if made is None:
+            made = self._op = Sync(*self.given)
+        return made
 
 
 def said(line: Line) -> str:

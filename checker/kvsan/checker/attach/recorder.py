@@ -285,8 +285,8 @@ class Recorder(Core):
 
 def _copy(ids: Ids) -> Any:
     """Ids that nobody else changes, with a length."""
-    if isinstance(ids, np.ndarray):
-        return ids.flatten()
+    if type(ids) is np.ndarray:
+        return (ids if ids.dtype == np.int64 else ids.astype(np.int64)).tobytes()
     return ids if isinstance(ids, Blocks | range) else list(ids)
 
 
