@@ -178,8 +178,8 @@ def test_a_line_that_touches_nothing_keeps_its_number() -> None:
 
     recorder, log = waiting()
     recorder.follow("echo", Echo())
-    for number, ids in enumerate(([], [1])):
-        recorder.tell("echo", ids)
+    for number, some in enumerate(([], [1])):
+        recorder.tell("echo", some)
         assert recorder.access("x", on="s", told="echo") == number
     recorder.settle_up()
     assert [type(op).__name__ for op in log.ops] == ["Put", "Access"]

@@ -5,6 +5,9 @@
     debug = session.start(Options())  # or from code; the second call gives the first one's session
     device = session.debug(device)    # a device of `kvsan.runtime`; `kvsan.checker.debug` is the same at less cost
 
+The process's session leaves all that follows from a line to a process beside this one (`beside`), unless the options
+say otherwise; one that code makes for itself does it here.
+
 One line at the start; each new sort of hazard as it is found; a summary with the ledger at exit and on SIGTERM. A
 process with hazards ends with status `exitcode`, set at the very end of the interpreter so that every other exit
 handler has run. A fault inside turns the session off, says so at once, and makes the verdict Incomplete; the engine
@@ -29,7 +32,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 try:
     import msgspec
@@ -43,11 +46,12 @@ from kvsan.checker import options as opts
 from kvsan.checker import suppressions as known
 from kvsan.checker.attach.core import BATCH
 from kvsan.checker.attach.recorder import Recorder, Sink
-from kvsan.checker.beside.pipe import Account, Busy, News, Pipe, Start
+from kvsan.checker.beside.pipe import Account
+from kvsan.checker.beside.side import NOT_CHECKED, TOO_LATE, Side, can_be
 from kvsan.checker.binaryfile import BinaryTrace
 from kvsan.checker.convert import is_binary
 from kvsan.checker.incident import Ring
-from kvsan.checker.live import Finding, KvsanHazard, LiveCheck, Seen
+from kvsan.checker.live import Finding, KvsanHazard, LiveCheck
 from kvsan.checker.manners import LastWord, Log, exits_with, numbered, on_sigterm, own_path, with_id, written_since
 from kvsan.checker.options import Options
 from kvsan.checker.report import session as words
@@ -63,10 +67,14 @@ __all__ = ["KvsanHazard", "Options", "Session", "current", "debug", "start", "st
 SIGTERM_WAIT = 10
 """Seconds that a SIGTERM waits for what is being written."""
 
-LAST_WAIT = 120
-"""Seconds that the end waits for a process beside this one to work off what it was given."""
 
-TOO_LATE = "a hand-off taken too late"
+@runtime_checkable
+class Pausable(Protocol):
+    """An attachment whose hooks can be taken away for a while."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
 
 
 class Session:
@@ -77,7 +85,7 @@ class Session:
     ) -> None:
         """`beside`: lines are worked off in a process of their own (`beside`), if the options let them."""
         self.options = options or Options()
-        self._beside = beside and _can_be_beside(self.options)
+        self._beside = beside and can_be(self.options, binary=is_binary(self.options.trace))
         self.recorder = Recorder(on_fault=self._on_fault)
         self.about: dict[str, Any] = {}
         """Provenance for the header: engine, version, device."""
@@ -91,6 +99,7 @@ class Session:
         """How many lines there are, where they do not pass through the recorder."""
         self._closers: list[Callable[[], None]] = []
         self._forked = False
+        self._paused = False
         self._listen()
 
     def _listen(self) -> None:
@@ -106,16 +115,15 @@ class Session:
         self._said: dict[str, Any] | None = None
         self._writers: list[threading.Thread] = []
         self._lost = 0
-        self._account: Account | None = None
         sinks: list[Sink] = []
         self._trace: TraceFile | BinaryTrace | None = None
         self._ring = None
         self.check = None
-        self.pipe: Pipe | None = None
-        """To the process beside this one, which has the check, the ring and the trace then."""
+        self.side: Side | None = None
+        """The process beside this one, which has the check, the ring and the trace then."""
         if self._beside:
-            self.pipe = Pipe(self._start, self._news)
-            self.recorder.listen((), batch=BATCH, beside=self.pipe)
+            self.side = Side(given, self.suppressions, self.recorder, self.about, self.pid, first=is_first())
+            self.recorder.listen((), batch=BATCH, beside=self.side.pipe)
             return
         if given.trace and is_binary(given.trace):
             self._trace = BinaryTrace(own_path(given.trace), self._header)
@@ -148,16 +156,10 @@ class Session:
         with self.recorder.lock:
             self.recorder.settle_up()
             name = f"process {self.pid}"
-            if self.pipe is None:
-                seen = self.check.seen() if self.check is not None else None
-                made = summarise(self.recorder, seen, name, self.incidents, inherited=self._forked)
-                return made if self.ops is None else replace(made, ops=self.ops())
-            account, why = self._ask(self.pipe)
-            if account is None:
-                return summarise(self.recorder, None, name, inherited=self._forked, unchecked=why)
-            return summarise(
-                self.recorder, account.seen, name, account.incidents, inherited=self._forked, unchecked=why
-            )
+            account, why = self.side.ask() if self.side is not None else (self.account(), NOT_CHECKED)
+            seen, incidents = (account.seen, account.incidents) if account is not None else (None, ())
+            made = summarise(self.recorder, seen, name, incidents, inherited=self._forked, unchecked=why)
+            return made if self.ops is None else replace(made, ops=self.ops())
 
     def close(self) -> Summary:
         """Ends the session: nothing is hooked any more, files are closed. Again: the same summary."""
@@ -169,8 +171,8 @@ class Session:
             self._closers.clear()
             with self.recorder.lock, self.recorder.guard("closing the trace"):
                 self.recorder.settle_up()
-                if self.pipe is not None:
-                    self._ask(self.pipe, last=True)
+                if self.side is not None:
+                    self.side.ask(last=True)
             self.end(whole=self.recorder.on)
             self.recorder.on = False
         return self.summary()
@@ -184,13 +186,39 @@ class Session:
         for writer in self._writers:
             writer.join(60)
 
+    def pause(self) -> None:
+        """Takes the hooks away for a while, so that they cost nothing. What happens meanwhile is not seen, so the
+        verdict is Incomplete from here on; meant for where the engine is idle.
+        """
+        with self.recorder.lock:
+            if self._closed or self._paused or not self.recorder.on:
+                return
+            self.recorder.settle_up()
+            self._paused = True
+            self.recorder.on = False
+            self.recorder.ledger.note("the session was paused: what happened meanwhile was not seen")
+        for attached in reversed(self.recorder.attachments.values()):
+            if isinstance(attached, Pausable):
+                with self.recorder.guard("taking hooks away"):
+                    attached.pause()
+
+    def resume(self) -> None:
+        """Puts the hooks back. Nothing if a fault has turned kvsan off."""
+        if self._paused and not self._closed and self.recorder.fault_text is None:
+            self._paused = False
+            for attached in self.recorder.attachments.values():
+                if isinstance(attached, Pausable):
+                    with self.recorder.guard("putting hooks back"):
+                        attached.resume()
+            self.recorder.on = True
+
     def settle_down(self) -> None:
         """Before a signal that may end the process: what is being written is written. The session goes on."""
         if self.recorder.lock.acquire(timeout=SIGTERM_WAIT):
             try:
                 self.recorder.settle_up()
-                if self.pipe is not None:
-                    self._ask(self.pipe)
+                if self.side is not None:
+                    self.side.ask()
                 with self.recorder.guard("flushing the trace"):
                     if self._trace is not None:
                         self._trace.flush_now()
@@ -199,50 +227,10 @@ class Session:
         for writer in self._writers:
             writer.join(SIGTERM_WAIT)
 
-    # ── with a process beside this one ────────────────────────────────────────────────────────────────────────────
-
-    def _start(self) -> Start:
-        """What the process beside this one has to be; its paths are this one's."""
-        given = self.options
-        mine = {name: own_path(path) for name in ("trace", "log_path") if (path := getattr(given, name))}
-        if given.log_path in ("stderr", "stdout"):
-            mine["log_path"] = given.log_path
-        incidents = own_path(numbered(given.incident_path))
-        options = replace(given, beside=False, report="", incident_path=incidents, **mine)
-        return Start(options, self.suppressions, self.pid, is_first())
-
-    def _news(self) -> News:
-        return News(self.recorder.ledger, dict(self.recorder.threads), self.about)
-
-    def _ask(self, pipe: Pipe, *, last: bool = False) -> tuple[Account | None, str]:
-        """What the process beside this one has seen; without it, why not. Under the recorder's lock."""
-        if self._account is not None:
-            return self._account, ""
-        if not self.recorder.ops:  # it has seen no line
-            if last:
-                pipe.abandon()
-            return Account(Seen.nothing(), (), 0), ""
-        try:
-            if not last:
-                account = pipe.ask(SIGTERM_WAIT)
-            else:
-                account = self._account = pipe.end(LAST_WAIT, whole=self.recorder.on)
-        except Busy:
-            return None, "a signal came while lines were handed to the process that checks"
-        except Exception as error:
-            self.recorder.fault("the way to the process that checks", error)
-            return None, "the process that checks gave no account of what it saw"
-        ledger = self.recorder.ledger
-        if account.lost > self._lost:
-            ledger.unseen(0, account.lost - self._lost, TOO_LATE)
-            self._lost = account.lost
-        if account.fault is not None:
-            ledger.note(account.fault)
-        unchecked = "" if account.seen is not None else "nothing was checked (check=0): check the trace"
-        return account, unchecked
+    # ── in the process beside an engine's ─────────────────────────────────────────────────────────────────────────
 
     def account(self) -> Account:
-        """In the process beside an engine's: what was seen so far."""
+        """What was seen so far."""
         with self.recorder.lock:
             self.recorder.settle_up()
             seen = self.check.seen() if self.check is not None else None
@@ -250,7 +238,7 @@ class Session:
             return Account(seen, tuple(self.incidents), self.recorder.ops, self._lost, fault)
 
     def count_lost(self) -> None:
-        """In the process beside an engine's: its ledger knows nothing of the orders that were lost here."""
+        """After the ledger has come from the engine's process, which knows of no orders that were lost here."""
         self.recorder.ledger.unseen(0, self._lost, TOO_LATE)
 
     def _lose(self) -> None:
@@ -274,23 +262,23 @@ class Session:
         with self.recorder.lock:
             self.recorder.settle_up()  # what was issued before is none of its business
             line = self.suppressions.enter(line)
-            if self.pipe is not None:
-                self.pipe.enter(line)
+            if self.side is not None:
+                self.side.pipe.enter(line)
         try:
             yield
         finally:
             with self.recorder.lock:
                 self.recorder.settle_up()
                 self.suppressions.leave(line)
-                if self.pipe is not None:
-                    self.pipe.leave(line)
+                if self.side is not None:
+                    self.side.pipe.leave(line)
 
     def allowed(self) -> list[Suppression]:
         """The allowances under which there was a hazard."""
         with self.recorder.lock:
             self.recorder.settle_up()
-            if self.pipe is not None:
-                account, _ = self._ask(self.pipe)
+            if self.side is not None:
+                account, _ = self.side.ask()
                 return account.seen.allowed if account is not None and account.seen is not None else []
             return [line for line in self.suppressions.allowed.values() if line.used]
 
@@ -404,19 +392,14 @@ class Session:
         """In a forked child: what the parent has seen is the parent's."""
         if self._trace is not None:
             self._trace.abandon()
-        if self.pipe is not None:
-            self.pipe.forked()
+        if self.side is not None:
+            self.side.pipe.forked()
         self._forked = True
         if not self._closed:
             self._listen()
             if not self.recorder.on:
                 why = self.recorder.fault_text or "it was off"
                 self.recorder.ledger.note(f"nothing was watched here: before this process was forked, {why}")
-
-
-def _can_be_beside(options: Options) -> bool:
-    """Not where a hazard has to be raised in the engine, nor for the binary log alone, which costs less."""
-    return not options.halt_on_error and (options.check or not is_binary(options.trace))
 
 
 def _version() -> str:

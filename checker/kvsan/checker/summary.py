@@ -84,8 +84,8 @@ def summarise(
     inherited: bool = False,
     unchecked: str = "nothing was checked (check=0): check the trace",
 ) -> Summary:
-    """`seen` is what the check saw, `unchecked` why there is none. `inherited`: a forked child, which has its pools from
-    its parent.
+    """`seen` is what the check saw, `unchecked` why there is none. `inherited`: a forked child, which has its pools
+    from its parent.
     """
     ledger = recorder.ledger
     header = header_of(recorder)

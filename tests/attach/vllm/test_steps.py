@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvsan.checker.attach.vllm.decoding import Decoding
 from kvsan.checker.attach.lines import TOLD, decoded, encoded
+from kvsan.checker.attach.vllm.decoding import Decoding
 from kvsan.checker.attach.vllm.groups import Group, group_of
 from kvsan.checker.attach.vllm.steps import Messages, Steps
 
@@ -43,7 +43,7 @@ class Slowly:
 @pytest.mark.parametrize("usual", [False, True])
 @pytest.mark.parametrize("seed", range(12))
 def test_sets_of_random_runs(seed: int, usual: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`usual`: mostly steps of the same requests with one token each. All of them are worked out late, and half after a journey."""
+    """`usual`: mostly steps of the same requests with one token each. All are worked out late, half after a journey."""
     rng, rare = random.Random(seed), 0.1 if usual else 1.0
     if usual:
         monkeypatch.setattr(sys.modules[__name__], "GROUPS", GROUPS[:3])
@@ -119,7 +119,8 @@ def test_sets_of_random_runs(seed: int, usual: bool, monkeypatch: pytest.MonkeyP
             if usual and rng.random() < 0.01:
                 done[name] = max(0, done[name] - 6)  # what was computed is void
         if message is None:
-            assert not tokens and not finished
+            assert not tokens
+            assert not finished
             continue
         late.append((message, reads, writes))
         while late and rng.random() < 0.7:

@@ -4,9 +4,9 @@
 
 A line gets its number, its time and its names where the engine makes the call. What follows from it is worked out
 later, `batch` lines at a time: between an engine's own work each line finds cold caches and costs several times as
-much (`docs/performance.md`). So a hook only adds a tuple to a queue (`lines`), and `settle_up` works the queue off: when
-`batch` lines wait, before a blocking call with `BLOCKED` of them waiting, and before anything is said (summary, trace,
-end). With `batch` 1 every line is handed on at once. Where lines go:
+much (`docs/performance.md`). So a hook only adds a tuple to a queue (`lines`), and `settle_up` works the queue off:
+when `batch` lines wait, before a blocking call with `BLOCKED` of them waiting, and before anything is said (summary,
+trace, end). With `batch` 1 every line is handed on at once. Where lines go:
 
 - to a process beside this one, which does all that follows (`beside`): they are encoded and written to its pipe;
 - to the sinks here, in line order: ops are made of them (a check that listens alone gets their fields, and no op is).
@@ -22,66 +22,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from os import getpid
-from typing import Any, Protocol
+from typing import Any
 
 from kvsan.checker.attach.around import Guard, nothing
 from kvsan.checker.attach.ledger import Ledger
 from kvsan.checker.attach.lines import DROP, GONE, HELD, KINDS, NUMBERED, SETTLED, TOLD, Held, Line, said
 from kvsan.checker.attach.names import Events, Streams, Threads
 from kvsan.checker.attach.regions import Regions
+from kvsan.checker.attach.sinks import Beside, Follower, Sink, Touched
 from kvsan.checker.live import KvsanHazard
-from kvsan.model.ops import Op, Stream, StreamKind, Sync
+from kvsan.model.ops import Op, Stream, StreamKind
 
 BATCH = 512
 """So many lines wait in a session at most."""
 
 BLOCKED = 256
 """With so many waiting a thread that is about to block works them off first."""
-
-Ids = Any
-"""A numpy array of ints, a sequence of ints, a range, or `Blocks`."""
-
-Touched = tuple[Mapping[str, Ids], Mapping[str, Ids]]
-
-
-class Follower(Protocol):
-    """Follows an engine by its messages. Pickled if the check is beside the engine: it belongs to this alone."""
-
-    def feed(self, message: Any) -> Touched:
-        """What the access that this message announces reads and writes, by pool. Messages come in line order, and may
-        have become lists where they were tuples or sets.
-        """
-
-
-class Beside(Protocol):
-    """The process that works lines off in place of this one."""
-
-    def pool(self, name: str, blocks: int) -> None: ...
-
-    def stream(self, name: str, stream: Stream) -> None: ...
-
-    def follow(self, name: str, follower: Follower) -> None: ...
-
-    def lines(self, lines: list[Line]) -> None: ...
-
-
-class Sink(Protocol):
-    """Takes what the recorder logs, always under the recorder's lock, ops in line order."""
-
-    def pool(self, name: str, blocks: int) -> None: ...
-
-    def stream(self, name: str, stream: Stream) -> None: ...
-
-    def take(self, index: int, op: Op) -> None:
-        """Op number `index`. May raise `KvsanHazard` once it has taken it."""
-
-    def hold(self, index: int, op: Sync) -> None:
-        """A blocking call was entered: its line stands here, and whether it counts is said later."""
-
-    def settle(self, index: int, op: Op) -> None:
-        """What line `index` became: the op that was held, or one that orders nothing because the call failed."""
-
-    # A sink may also have `line(index, kind, fields)`, in place of `take` where it is the only one: it gets no op made.
 
 
 class Core:
@@ -114,6 +70,7 @@ class Core:
         self._sinks: tuple[Sink, ...] = tuple(sinks)
         self._threads = Threads(prefix)
         self._events = Events(prefix)
+        self._dead_events, self._dead_threads = self._events.dead, self._threads.dead
         self._streams = Streams(prefix, self._declare)
         self._on_fault = on_fault
         self._clock = clock
@@ -315,7 +272,7 @@ class Core:
         """A blocking call begins: the fields of its `Sync`. Under the lock."""
         if len(self._queue) >= BLOCKED:
             self.settle_up()
-        if self._events.dead or self._threads.dead:
+        if self._dead_events or self._dead_threads:
             self._ended()
         held = Held(self._count, given)
         self._count += 1
@@ -340,7 +297,7 @@ class Core:
 
     def _add(self, line: tuple[Any, ...]) -> int:
         """A line of an op. Under the lock."""
-        if self._events.dead or self._threads.dead:
+        if self._dead_events or self._dead_threads:
             self._ended()
         index = self._count
         self._count = index + 1

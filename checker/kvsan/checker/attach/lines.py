@@ -29,8 +29,8 @@ Line = Any
 
 
 class Held:
-    """The line of a blocking call. `done` is whether it has returned (`None`: not yet; false: it failed), `told` whether
-    it was handed on while it was out.
+    """The line of a blocking call. `done` is whether it has returned (`None`: not yet; false: it failed), `told`
+    whether it was handed on while it was out.
     """
 
     __slots__ = ("_op", "done", "given", "index", "told")

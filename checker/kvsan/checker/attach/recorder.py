@@ -44,7 +44,7 @@ from typing import Any
 import numpy as np
 
 from kvsan.checker.attach.around import Blocking
-from kvsan.checker.attach.core import Core, Ids, Sink
+from kvsan.checker.attach.core import Core
 from kvsan.checker.attach.lines import (
     ACCESS,
     ALLOC,
@@ -61,6 +61,7 @@ from kvsan.checker.attach.lines import (
     Line,
     ids_of,
 )
+from kvsan.checker.attach.sinks import Ids, Sink
 from kvsan.checker.index import blocks_of
 from kvsan.checker.live import KvsanHazard
 from kvsan.model.ops import Access, Blocks, Op, Put, Source
@@ -103,9 +104,7 @@ class Recorder(Core):
                 if not read and not write:
                     return None
                 who, now = by or self._threads.name(), self._clock()
-                return self._add(
-                    (ACCESS, who, on, read, write, label, order, batch, planned, step, owner, site, now)
-                )
+                return self._add((ACCESS, who, on, read, write, label, order, batch, planned, step, owner, site, now))
             except KvsanHazard:
                 raise
             except Exception as error:

@@ -5,7 +5,7 @@ pickled, since both ends are one program and one version. The process is started
 pool that is registered is not worth one), so a process in which nothing happens has none beside it.
 
 Callers hold the recorder's lock. Does not cover: several writers; a frame that a signal handler would begin in the
-middle of another (`Busy`).
+middle of another (`BusyError`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from kvsan.checker.attach.core import Follower
 from kvsan.checker.attach.ledger import Ledger
 from kvsan.checker.attach.lines import Line, encoded
+from kvsan.checker.attach.sinks import Follower
 from kvsan.checker.live import Seen
 from kvsan.checker.options import Options
 from kvsan.checker.suppressions import Suppression, Suppressions
@@ -42,7 +41,7 @@ ANSWER = struct.Struct("<Q")
 _BOOT = "import sys; sys.path[:0] = sys.argv[3:]; from kvsan.checker.beside.process import main; main()"
 
 
-class Busy(Exception):
+class BusyError(Exception):
     """A signal came in the middle of a frame."""
 
 
@@ -77,22 +76,32 @@ class Account:
 
 
 class Pipe:
-    """A `core.Beside`. `start` says what the process has to be, `news` what there is to know now."""
+    """A `sinks.Beside`. `start` says what the process has to be, `news` what there is to know now, `changes` something
+    that differs once there is news that cannot wait; `failed` hears of an end of it that nobody else hears of.
+    """
 
-    def __init__(self, start: Callable[[], Start], news: Callable[[], News]) -> None:
-        self._start, self._news = start, news
+    def __init__(
+        self,
+        start: Callable[[], Start],
+        news: Callable[[], News],
+        changes: Callable[[], object],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._start, self._news, self._changes, self._failed = start, news, changes, failed
         self._process: subprocess.Popen[bytes] | None = None
         self._to = self._from = -1
         self._early: list[tuple[int, bytes]] = []
         self._writing = False
+        self._owed = 0  # answers that were asked for and not waited for
+        self._answer = b""
         self._told = 0
-        self._known: tuple[Any, ...] = ()
+        self._known: object = None
         self._ended = False
 
     @property
-    def running(self) -> bool:
-        """Whether there is a process beside this one, or was."""
-        return self._process is not None
+    def pid(self) -> int | None:
+        """Of the process beside this one, once there is one."""
+        return None if self._process is None else self._process.pid
 
     # ── what it is told ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -114,79 +123,81 @@ class Pipe:
 
     def lines(self, lines: list[Line]) -> None:
         """Raises `OSError`: the process is gone."""
-        news = self._news
-        now = time.monotonic_ns()
-        ledger = news().ledger
-        known = (ledger.copies, ledger.edges, len(ledger.notes))
-        if known != self._known or now - self._told > NEWS_NS:
-            self._told, self._known = now, known
-            self._put(NEWS, pickle.dumps(news()))
+        now, changes = time.monotonic_ns(), self._changes()
+        if changes != self._known or now - self._told > NEWS_NS:
+            self._told, self._known = now, changes
+            self._put(NEWS, pickle.dumps(self._news()))
         self._put(LINES, encoded(lines))
 
     def _tell(self, sort: int, what: object) -> None:
         data = pickle.dumps(what)
         if self._process is None:
             self._early.append((sort, data))
-        else:
+            return
+        try:
             self._put(sort, data)
+        except (OSError, BusyError) as error:
+            self._failed(error)
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def ask(self, seconds: float) -> Account:
-        """What it has seen, once it has worked off all that it was given; its trace is flushed. Raises `OSError` if it
-        is gone or does not answer in that time, and `Busy`.
+        """What it has seen, once it has worked off all that it was given; its trace is flushed. Raises `TimeoutError`
+        if that takes longer, another `OSError` if it is gone, and `BusyError`.
         """
         return self._asked(ASK, True, seconds)
 
     def end(self, seconds: float, *, whole: bool) -> Account:
         """The same for the last time: it closes its files and ends. `whole`: the run was seen to its end."""
-        account = self._asked(END, whole, seconds)
-        self._ended = True
-        self.abandon()
-        if self._process is not None:
-            self._process.wait()
-        return account
+        try:
+            return self._asked(END, whole, seconds)
+        finally:
+            self.stop()
 
     def _asked(self, sort: int, what: bool, seconds: float) -> Account:
         self._put(NEWS, pickle.dumps(self._news()))
         self._put(sort, pickle.dumps(what))
+        self._owed += 1
         until = time.monotonic() + seconds
-        (size,) = ANSWER.unpack(self._read(ANSWER.size, until))
-        found = pickle.loads(self._read(size, until))  # of our own process
-        assert isinstance(found, Account)
-        return found
+        while True:
+            (size,) = ANSWER.unpack(self._read(ANSWER.size, until))
+            data = self._read(ANSWER.size + size, until)[ANSWER.size :]
+            self._answer = b""
+            self._owed -= 1
+            if not self._owed:
+                found = pickle.loads(data)  # of our own other half
+                assert isinstance(found, Account)
+                return found
 
     def _read(self, size: int, until: float) -> bytes:
-        parts = []
-        while size:
+        """The first so many bytes of the answer that comes next, which stay there."""
+        while len(self._answer) < size:
             ready, _, _ = select.select([self._from], [], [], max(0.0, until - time.monotonic()))
             if not ready:
                 raise TimeoutError("the process that checks is not done yet")
-            part = os.read(self._from, min(size, ROOM))
+            part = os.read(self._from, min(size - len(self._answer), ROOM))
             if not part:
                 raise BrokenPipeError("the process that checks has ended")
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
+            self._answer += part
+        return self._answer
 
     # ── the process ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _put(self, sort: int, data: bytes) -> None:
         if self._writing:
-            raise Busy
+            raise BusyError
         if self._process is None:
             self._launch()
         self._writing = True
         try:
-            self._write(FRAME.pack(len(data), sort) + data)
+            head = FRAME.pack(len(data), sort)
+            done = os.writev(self._to, (head, data))
+            if done < len(head) + len(data):
+                rest = memoryview(head + data)[done:]
+                while rest:
+                    rest = rest[os.write(self._to, rest) :]
         finally:
             self._writing = False
-
-    def _write(self, data: bytes) -> None:
-        done = os.write(self._to, data)
-        while done < len(data):
-            data = data[done:]
-            done = os.write(self._to, data)
 
     def _launch(self) -> None:
         if self._ended:
@@ -195,17 +206,9 @@ class Pipe:
         self._from, write = os.pipe()
         with suppress(OSError):
             fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, ROOM)
-        import kvsan.checker
-        import kvsan.model
-        import kvsan.runtime
-
-        paths = dict.fromkeys(
-            str(Path(folder).parent) for part in (kvsan.checker, kvsan.model, kvsan.runtime) for folder in part.__path__
-        )
-        above = dict.fromkeys(str(Path(path).parent) for path in paths)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(read), str(write), *above],
+                [sys.executable, "-c", _BOOT, str(read), str(write), *sys.path],
                 pass_fds=(read, write),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "KVSAN": "0", "OMP_NUM_THREADS": "1"},
@@ -218,15 +221,25 @@ class Pipe:
         for sort, data in [(START, pickle.dumps(self._start())), *early]:
             self._put(sort, data)
 
-    def abandon(self) -> None:
-        """Lets go of it: in a forked child it is the parent's."""
+    def stop(self) -> None:
+        """It ends, if it has not: nobody asks it any more."""
+        self._close()
+        if self._process is not None:
+            try:
+                self._process.wait(1)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def forked(self) -> None:
+        """In a forked child: it is the parent's."""
+        self._close()
+        if self._process is not None:
+            self._process.returncode = 0  # not ours to wait for
+
+    def _close(self) -> None:
         self._ended = True
         for fd in (self._to, self._from):
             if fd >= 0:
                 os.close(fd)
         self._to = self._from = -1
-
-    def forked(self) -> None:
-        self.abandon()
-        if self._process is not None:
-            self._process.returncode = 0  # not ours to wait for

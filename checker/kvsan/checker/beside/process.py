@@ -122,5 +122,3 @@ def main() -> None:
         print("kvsan: FAULT in the process that checks; the verdict is Incomplete", file=sys.stderr)
         traceback.print_exc()
         sys.exit(70)
-
-

@@ -113,11 +113,10 @@ class Steps:
         """
         message = Message(*message)
         if message.scheduled is None:
-            cached, scheduled, tokens = self._before
-            message = message._replace(cached=cached, scheduled=scheduled, tokens=tokens)
+            before = self._before
+            message = message._replace(cached=before[0], scheduled=before[1], tokens=before[2])
         else:
-            assert message.cached is not None and message.tokens is not None
-            self._before = (message.cached, message.scheduled, message.tokens)
+            self._before = (message.cached or [], message.scheduled, message.tokens or [])
         if message.finished or message.new or message.resumed:
             self._decoding = None
         self._news(message)
@@ -137,8 +136,7 @@ class Steps:
         return found
 
     def _in_general(self, message: Message) -> tuple[Ints, tuple[Ints, Ints]]:
-        scheduled, cached, tokens = message.scheduled, message.cached, message.tokens
-        assert scheduled is not None and cached is not None and tokens is not None
+        scheduled, cached, tokens = message.scheduled or [], message.cached or [], message.tokens or []
         count = len(scheduled)
         if not count:
             return np.zeros(0, np.int64), (np.zeros(0, np.int64), np.zeros(0, np.int64))
