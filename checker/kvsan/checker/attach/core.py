@@ -70,6 +70,7 @@ class Core:
         self._sinks: tuple[Sink, ...] = tuple(sinks)
         self._threads = Threads(prefix)
         self._events = Events(prefix)
+        self._event_name, self._thread_name = self._events.name, self._threads.name
         self._dead_events, self._dead_threads = self._events.dead, self._threads.dead
         self._streams = Streams(prefix, self._declare)
         self._on_fault = on_fault

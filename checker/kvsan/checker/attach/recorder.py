@@ -103,7 +103,7 @@ class Recorder(Core):
                 write = _kept(writes) if writes else None
                 if not read and not write:
                     return None
-                who, now = by or self._threads.name(), self._clock()
+                who, now = by or self._thread_name(), self._clock()
                 return self._add((ACCESS, who, on, read, write, label, order, batch, planned, step, owner, site, now))
             except KvsanHazard:
                 raise
@@ -116,8 +116,8 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                name = event if type(event) is str else self._events.name(event)
-                self._add((RECORD, by or self._threads.name(), on, name, self._clock()))
+                name = event if type(event) is str else self._event_name(event)
+                self._add((RECORD, by or self._thread_name(), on, name, self._clock()))
             except Exception as error:
                 self.fault("record", error)
 
@@ -126,8 +126,8 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                name = event if type(event) is str else self._events.name(event)
-                self._add((WAIT, by or self._threads.name(), on, name, self._clock()))
+                name = event if type(event) is str else self._event_name(event)
+                self._add((WAIT, by or self._thread_name(), on, name, self._clock()))
             except Exception as error:
                 self.fault("wait", error)
 
@@ -137,7 +137,7 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                event, who, now = self._events.fresh(), by or self._threads.name(), self._clock()
+                event, who, now = self._events.fresh(), by or self._thread_name(), self._clock()
                 self._add((RECORD, who, other, event, now))
                 self._add((WAIT, who, on, event, now))
                 self._add((DROP, who, event, now))
@@ -150,8 +150,8 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                name = event if type(event) is str else self._events.name(event)
-                self._add((POLL, by or self._threads.name(), name, done, self._clock()))
+                name = event if type(event) is str else self._event_name(event)
+                self._add((POLL, by or self._thread_name(), name, done, self._clock()))
             except Exception as error:
                 self.fault("poll", error)
 
@@ -175,7 +175,7 @@ class Recorder(Core):
         with self.lock:
             try:
                 name = None if event is None else self.event(event)
-                self._add((SYNC, self._threads.name(), name, stream, device, self._clock()))
+                self._add((SYNC, self._thread_name(), name, stream, device, self._clock()))
             except Exception as error:
                 self.fault("seen_done", error)
 
@@ -253,7 +253,7 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                self._add((code, by or self._threads.name(), name, self._clock()))
+                self._add((code, by or self._thread_name(), name, self._clock()))
             except Exception as error:
                 self.fault(where, error)
 
@@ -265,7 +265,7 @@ class Recorder(Core):
                 some = _copy(ids)
                 if not len(some):
                     return
-                who, queue = by or self._threads.name(), self._queue
+                who, queue = by or self._thread_name(), self._queue
                 if queue and type(some) is list and self._count - 1 > self._sealed:
                     last = queue[-1]
                     if (
