@@ -45,7 +45,7 @@ def lines() -> list[Line]:
 def bench_beside_encoding(benchmark: BenchmarkFixture, note: Note) -> None:
     made = lines()[-BATCH:]
     assert len(decoded(encoded(made))) == BATCH
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "msgpack": lambda: encoded(made),
         "pickle": lambda: pickle.dumps(made, 5),
         "marshal": lambda: marshal.dumps(made),

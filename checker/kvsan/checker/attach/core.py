@@ -36,6 +36,9 @@ from kvsan.model.ops import Op, Stream, StreamKind
 BATCH = 512
 """So many lines wait in a session at most."""
 
+IDS_BYTES = 1 << 17
+"""So many bytes of ids wait at most: a pipe holds 1 MiB, and whoever fills it waits for the other side."""
+
 BLOCKED = 256
 """With so many waiting a thread that is about to block works them off first."""
 
@@ -79,6 +82,7 @@ class Core:
         self._count = 0
         self._tokens = 0
         self._queue: deque[Line] = deque()
+        self._size = 0  # bytes of ids in it, or ids where they are no bytes
         self._worked = 0  # the number of the next line that is worked off
         self._settling = False
         self._sealed = -1
@@ -213,6 +217,7 @@ class Core:
         self.batch = batch
         self._count = self._worked = 0
         self._queue.clear()
+        self._size = 0
         self._out.clear()
         self._touched.clear()
         self._settling = False
@@ -319,6 +324,7 @@ class Core:
                 self._queue.clear()
                 return
             self._settling = True
+            self._size = 0
             try:
                 if self._beside is None:
                     self._work_off()
