@@ -44,7 +44,7 @@ from typing import Any
 import numpy as np
 
 from kvsan.checker.attach.around import Blocking
-from kvsan.checker.attach.core import Core
+from kvsan.checker.attach.core import IDS_BYTES, Core
 from kvsan.checker.attach.lines import (
     ACCESS,
     ALLOC,
@@ -99,12 +99,16 @@ class Recorder(Core):
             return None
         with self.lock:
             try:
-                read = told or (_kept(reads) if reads else None)
-                write = _kept(writes) if writes else None
+                read = told or (self._kept(reads) if reads else None)
+                write = self._kept(writes) if writes else None
                 if not read and not write:
                     return None
                 who, now = by or self._thread_name(), self._clock()
-                return self._add((ACCESS, who, on, read, write, label, order, batch, planned, step, owner, site, now))
+                line = (ACCESS, who, on, read, write, label, order, batch, planned, step, owner, site, now)
+                index = self._add(line)
+                if self._size > IDS_BYTES:
+                    self.settle_up()
+                return index
             except KvsanHazard:
                 raise
             except Exception as error:
@@ -248,6 +252,17 @@ class Recorder(Core):
 
     # ── lines that are put in ─────────────────────────────────────────────────────────────────────────────────────
 
+    def _kept(self, given: Mapping[str, Ids]) -> dict[str, Any]:
+        """The ids of each pool that has some."""
+        out = {}
+        for pool, ids in given.items():
+            some = _copy(ids)
+            size = len(some)
+            if size:
+                self._size += size
+                out[pool] = some
+        return out
+
     def _log_one(self, where: str, code: int, name: str, by: str | None) -> None:
         if not self.on:
             return
@@ -287,8 +302,3 @@ def _copy(ids: Ids) -> Any:
     if type(ids) is np.ndarray:
         return (ids if ids.dtype == np.int64 else ids.astype(np.int64)).tobytes()
     return ids if isinstance(ids, Blocks | range) else list(ids)
-
-
-def _kept(given: Mapping[str, Ids]) -> dict[str, Any]:
-    """The ids of each pool that has some."""
-    return {pool: some for pool, ids in given.items() if len(some := _copy(ids))}
