@@ -15,6 +15,10 @@
     with recorder.blocking(event=event_object):    # blocking call: the line stands at entry, no lock is held over it,
         original_synchronize()                     # and an exception of the call takes the line back
 
+    recorder.follow("steps", follower)             # an engine that says in messages what its next access touches:
+    recorder.tell("steps", message)                # the follower makes blocks of them, where lines are worked off
+    recorder.access("forward", on=compute, told="steps")
+
     with recorder.guard("hook name"):              # code of a hook: a fault turns kvsan off, not the server
         ...
 
