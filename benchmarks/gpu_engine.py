@@ -1,7 +1,7 @@
 """kvsan's engine on a GPU: what debug mode costs a step, and what each design costs in tokens a second.
 
     python benchmarks/gpu_engine.py smoke  # does it run, and are the answers right
-    python benchmarks/gpu_engine.py cost --seconds 150  # off, log only, checked in the process; the sanitizer
+    python benchmarks/gpu_engine.py cost --seconds 150  # off, log only, checked beside and inside; the sanitizer
     python benchmarks/gpu_engine.py throughput --seconds 200  # by design, healthy and 10 × oversubscribed
 
 Each writes JSON lines to `--out` (`$OUT/engine.jsonl`) as it goes, the last with `"summary": true`: a run that is cut
@@ -52,8 +52,10 @@ DESIGNS = {
 }
 """What the throughput table calls a design, and its name in the catalogue."""
 
-DEBUG = ("off", "log", "check")
+DEBUG = ("off", "log", "check", "inside")
 _logs = itertools.count(1)
+sessions: dict[str, Any] = {}
+"""By debug mode: the session of the engine that was built last."""
 SEQUENCES = 64
 CONVERSATIONS = {"healthy": 3, "10x": 1}
 """How many times as many requests a throughput window has as run at a time: the small pool is slower by far."""
@@ -102,8 +104,9 @@ def build(
     device = device or CudaDevice()
     if debug != "off":
         log = f"/tmp/gpu-engine-{os.getpid()}-{next(_logs)}.kvt" if debug == "log" else ""
-        session = Session(Options(check=debug == "check", incident=0, trace=log, log_path="/dev/null"))
-        device = session.watch(device)
+        manners = Options(check=debug != "log", incident=0, trace=log, log_path="/dev/null")
+        sessions[debug] = Session(manners, beside=debug == "check")
+        device = sessions[debug].watch(device)
     engine, forward, language = module("engine"), module("forward"), module("language")
     groups = (language.Group("full"), language.Group("sliding", 128))
     model = language.Model(groups=groups, layers=8, words=words)
@@ -296,6 +299,8 @@ def cost(options: argparse.Namespace, out: Out) -> None:
             out.line(part="cost", blocks=blocks, round=len(rounds), **found)
         for one in windows.values():
             one.engine.close()
+        seen = {debug: session.close() for debug, session in sessions.items()}
+        sessions.clear()
         if not rounds:
             continue
         step = statistics.median(found["off"]["step_us"] for found in rounds)
@@ -309,6 +314,8 @@ def cost(options: argparse.Namespace, out: Out) -> None:
                 part="cost",
                 blocks=blocks,
                 debug=debug,
+                verdict=seen[debug].verdict.name,
+                ops=seen[debug].ops,
                 step_us_off=step,
                 host_us_off=statistics.median(found["off"]["host_us"] for found in rounds),
                 added_host_us=spread(added),

@@ -49,6 +49,7 @@ OF_A_PROCESS = {
     "exitcode": "a hazard fails the test",
     "incomplete_exitcode": "say kvsan_incomplete, fail or accept",
     "handle_sigterm": "pytest handles signals",
+    "beside": "a test is asked at once",
 }
 """Those that only a process has, and what to say instead."""
 
