@@ -22,7 +22,8 @@ from kvsan.checker.convert import convert
 from kvsan.checker.trace import from_objects
 from kvsan.checker.trace.header import Header
 from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Poll, Put, Record, Sync, Touch, Wait
-from kvsan.runtime.binary import CHUNK, MAGIC, Log
+from kvsan.runtime import binary as form
+from kvsan.runtime.binary import CHUNK, LINES, MAGIC, PACKED, Log
 from oracle import Op as Line
 from random_traces import random_trace
 from trace_strategies import traces
@@ -270,7 +271,7 @@ def test_cut_off_and_salvaged(tmp_path: Path) -> None:
     path = tmp_path / "t.kvt"
     data = log_of(path)
     whole = read(path)[1]
-    parts = [part for part in chunks(data) if part[0] == b"LINE"]
+    parts = [part for part in chunks(data) if part[0] == PACKED]
     for _, start, end in (parts[1], parts[-1]):
         for at in (start + 1, start + CHUNK.size, end - 1):
             path.write_bytes(data[:at])
@@ -286,7 +287,7 @@ def test_damaged_and_salvaged(tmp_path: Path) -> None:
     path, saved = tmp_path / "t.kvt", tmp_path / "saved.jsonl"
     data = log_of(path)
     whole = read(path)[1]
-    _, start, end = [part for part in chunks(data) if part[0] == b"LINE"][2]
+    _, start, end = [part for part in chunks(data) if part[0] == PACKED][2]
     for at in (start, start + 5, start + 9, start + CHUNK.size + 40, end - 1):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
         with pytest.raises(TraceError, match=r"is (damaged|cut off)"):
@@ -318,7 +319,7 @@ def test_what_is_no_log(tmp_path: Path) -> None:
     for data, wrong in [
         (MAGIC[:4], "is no kvsan log"),
         (MAGIC[:9], "is cut off in its first bytes"),
-        (MAGIC[:8] + (2).to_bytes(4, "little"), "is a log of version 2"),
+        (MAGIC[:8] + (3).to_bytes(4, "little"), "is a log of version 3; accepted: version 1 or 2"),
         (MAGIC, "has no header"),
     ]:
         path.write_bytes(data)
@@ -329,7 +330,7 @@ def test_what_is_no_log(tmp_path: Path) -> None:
 def test_records_that_make_no_sense_under_a_good_sum(tmp_path: Path) -> None:
     path = tmp_path / "t.kvt"
     data = log_of(path, 10)
-    tag, start, end = next(part for part in chunks(data) if part[0] == b"LINE")
+    tag, start, end = next(part for part in chunks(data) if part[0] == PACKED)
     rng = np.random.default_rng(5)
     for _ in range(200):
         body = bytearray(data[start + CHUNK.size : end])

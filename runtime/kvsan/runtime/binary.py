@@ -1,18 +1,24 @@
 """The binary log: a run's ops at little cost in the engine's thread. `kvsan convert` makes JSON lines of it and back.
 
-A line costs the engine's thread a tuple, and one copy of its ids into a preallocated ring (no Python object a block). A
-thread of its own packs and writes what is full, so that the engine meets the disk only when the whole ring waits for
-it. Nothing is left out for lack of room: then the engine's thread waits.
+A line costs the engine's thread five references in a list (no object that the garbage collector counts), and one copy of
+its ids into a preallocated ring (no Python object a block). A thread of its own packs and writes what is full, so that
+the engine meets the disk only when the whole ring waits for it; what it does with the GIL held is one call of msgpack's
+encoder a segment, since that counts too. Nothing is left out for lack of room: then the engine's thread waits.
 
-    file  = MAGIC, chunk…          chunk = tag (4), bytes (u32), CRC-32 (u32), ops in it (u32), payload
-    HEAD  = the trace's header as JSON (`TRACE.md`), as it stands; the last one counts
-    LINES = number of words (u32), the words (i32, little-endian), the lines as a JSON list
-    line  = [kind, by, on, text, t]                                            an order op; text: its event or token
-          | [kind, by, pool, n, t]                                             a life
-          | [ACCESS, by, on, label, t, order and batch, planned, step, site, [pool, n…], [pool, n…]]
-          and at the end of any, if need be, an object: its further keys
+    file   = MAGIC, chunk…         chunk = tag (4), bytes (u32), CRC-32 (u32), ops in it (u32), payload
+    HEAD   = the trace's header as JSON (`TRACE.md`), as it stands; the last one counts
+    PACKED = number of words (u32), the words (i32, little-endian), the lines as one array of msgpack, line by line
+    LINES  = the same with a JSON list, for what msgpack has not got (an int past 64 bits), or where there is no msgspec
+    line   = kind, by, on, text, t                        an order op; text: its event or token
+           | kind, by, pool, n, t                         a life
+           | ACCESS, by, on, [label, order and batch, planned, step, site, [pool, n…], [pool, n…]], t
+    fourth = if need be, [itself, an object: the line's further keys]; of an access the object is its list's last
 
 `n` words belong to each set, in the order of the lines: n ids as they came, or with a minus sign, half-open runs.
+
+Version 1 had LINES only, a list of lists: `[kind, by, on, text, t]`, `[kind, by, pool, n, t]`, `[ACCESS, by, on, label, t,
+order and batch, planned, step, site, [pool, n…], [pool, n…]]`, further keys at the end of any. It is read and no longer
+written.
 
 A blocking call's line is written at its entry and counts; if the call fails, it is changed to one that orders nothing.
 So a segment is not let go while such a call is out. If the whole ring waits for one, its line is made to order
@@ -32,6 +38,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, LifoQueue, SimpleQueue
 from types import TracebackType
@@ -58,13 +65,19 @@ from kvsan.model.ops import (
     Wait,
 )
 
-VERSION = 1
-MAGIC = b"\x89KVSAN\r\n" + VERSION.to_bytes(4, "little")
+VERSION = 2
+READ = (1, VERSION)
+"""The versions that are read."""
+
+MARK = b"\x89KVSAN\r\n"
 """The first byte is no text's, the line end shows a transfer that changes line ends (as PNG's does)."""
 
+MAGIC = MARK + VERSION.to_bytes(4, "little")
 CHUNK = struct.Struct("<4sIII")
 COUNT = struct.Struct("<I")
-HEAD, LINES = b"HEAD", b"LINE"
+HEAD, LINES, PACKED = b"HEAD", b"LINE", b"PACK"
+WIDTH = 5
+"""Items a line."""
 
 ACCESS, RECORD, WAIT, SYNC_EVENT, SYNC_STREAM, SYNC_DEVICE, NO, YES, PUT, GET, ALLOC, FREE, TOUCH, DROP = range(14)
 """Kinds of line. `NO` and `YES` are polls by their answer; a `NO` stands for a failed sync too (of a stream or a
@@ -73,25 +86,31 @@ device: `PUT` of a token that nobody takes)."""
 ORDERS: tuple[Source, ...] = ("stream", "any", "call")
 FLAGS = {(order, batch): 2 * at + batch for at, order in enumerate(ORDERS) for batch in (False, True)}
 
-WORDS = 1 << 16
-"""Ids of a segment."""
+WORDS = 1 << 18
+"""Ids of a segment: a tenth of a second of an engine that reads 5,000 blocks every 2 ms."""
 MOST = 1 << 12
 """Lines of a segment."""
-RING = 32
+RING = 16
 FLUSH_NS = 100_000_000
 """A segment that is not full is handed on after this long."""
 NEVER = 1 << 63
 STAYED_ON = "kvsan stayed on"
 
+Part = bytes | memoryview
 Given = npt.NDArray[Any] | Blocks
 Sets = Mapping[str, Given]
 Header = Callable[[bool, int], Mapping[str, Any]]
 _NOTHING: Sets = {}
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_to_msgpack: Callable[[Any], bytes] | None = None
+with suppress(ImportError):  # it comes with the checker
+    from msgspec.msgpack import encode as _to_msgpack
 
 
 class Segment:
-    """A piece of the ring. `used` of its words belong to its lines; `out` calls of them are blocking."""
+    """A piece of the ring. `lines` has `WIDTH` items a line; `used` of its words belong to them; `out` calls of them are
+    blocking.
+    """
 
     __slots__ = ("lines", "out", "size", "used", "words")
 
@@ -101,13 +120,13 @@ class Segment:
         self.clear()
 
     def clear(self) -> None:
-        self.lines: list[tuple[Any, ...]] = []
+        self.lines: list[Any] = []
         self.used = 0
         self.out = 0
 
 
 class Held:
-    """A blocking call's line. `segment` is `None` once it is settled or given up."""
+    """A blocking call's line, its first item at `at`. `segment` is `None` once it is settled or given up."""
 
     __slots__ = ("at", "segment")
 
@@ -115,10 +134,11 @@ class Held:
         self.segment = segment
         self.at = at
 
-    def nothing(self, lines: list[tuple[Any, ...]]) -> None:
+    def nothing(self, lines: list[Any]) -> None:
         """The line becomes one that orders nothing."""
-        kind, by, _, text, t, *_ = lines[self.at]
-        lines[self.at] = (NO if kind == SYNC_EVENT else PUT, by, None, text, t)
+        at = self.at
+        kind, by, _, text, t = lines[at : at + WIDTH]
+        lines[at : at + WIDTH] = (NO if kind == SYNC_EVENT else PUT, by, None, text, t)
 
 
 class Blocking:
@@ -170,13 +190,13 @@ class Log:
         self.streams: dict[str, Stream] = {}
         self._about = dict(about or {})
         self._header = header or self._own_header
-        self._size, self._most = words, lines
+        self._size, self._most = words, lines * WIDTH
         self._dirty = True
         self._free: LifoQueue[Segment] = LifoQueue()  # the one that was written last is still in the caches
         for _ in range(ring - 1):
             self._free.put(Segment(words))
         self._segment = Segment(words)
-        self._append = self._segment.lines.append
+        self._add = self._segment.lines.extend
         self._before = 0
         """Lines of earlier segments."""
         self._due = -NEVER
@@ -195,11 +215,11 @@ class Log:
     @property
     def ops(self) -> int:
         """How many lines there are."""
-        return self._before + len(self._segment.lines)
+        return self._before + len(self._segment.lines) // WIDTH
 
     def mark(self) -> int | None:
         """The number of the latest line."""
-        count = self._before + len(self._segment.lines)
+        count = self._before + len(self._segment.lines) // WIDTH
         return count - 1 if count else None
 
     def pool(self, name: str, blocks: int) -> None:
@@ -217,52 +237,54 @@ class Log:
     # ── lines, under the lock ─────────────────────────────────────────────────────────────────────────────────────
 
     def line(self, line: tuple[Any, ...]) -> None:
-        """Any line that has no ids. Its fifth part is its time."""
-        self._append(line)
+        """Any line that has no ids. Its fifth item is its time."""
+        self._add(line)
         t = line[4]
         if t is None or t > self._due or len(self._segment.lines) >= self._most:
             self._see_to(t)
 
-    def record(self, on: str, event: str, *, by: str) -> None:
+    def record(self, on: str, event: str, by: str) -> None:
         t = self.now()
-        self._append((RECORD, by, on, event, t))
+        self._add((RECORD, by, on, event, t))
         if t > self._due:
             self._see_to(t)
 
-    def wait(self, on: str, event: str, *, by: str) -> None:
+    def wait(self, on: str, event: str, by: str) -> None:
         t = self.now()
-        self._append((WAIT, by, on, event, t))
+        self._add((WAIT, by, on, event, t))
         if t > self._due:
             self._see_to(t)
 
-    def poll(self, event: str, done: bool, *, by: str) -> None:
+    def poll(self, event: str, done: bool, by: str) -> None:
         t = self.now()
-        self._append((YES if done else NO, by, None, event, t))
+        self._add((YES if done else NO, by, None, event, t))
         if t > self._due:
             self._see_to(t)
 
-    def drop(self, event: str, *, by: str) -> None:
-        self.line((DROP, by, None, event, self.now()))
+    def drop(self, event: str, by: str) -> None:
+        t = self.now()
+        self._add((DROP, by, None, event, t))
+        if t > self._due:
+            self._see_to(t)
 
-    def put(self, token: str, *, by: str) -> None:
+    def put(self, token: str, by: str) -> None:
         self.line((PUT, by, None, token, self.now()))
 
-    def get(self, token: str, *, by: str) -> None:
+    def get(self, token: str, by: str) -> None:
         self.line((GET, by, None, token, self.now()))
 
-    def alloc(self, pool: str, blocks: Given, *, by: str) -> None:
+    def alloc(self, pool: str, blocks: Given, by: str) -> None:
         self._life(ALLOC, by, pool, blocks, self.now())
 
-    def free(self, pool: str, blocks: Given, *, by: str) -> None:
+    def free(self, pool: str, blocks: Given, by: str) -> None:
         self._life(FREE, by, pool, blocks, self.now())
 
-    def touch(self, pool: str, blocks: Given, *, by: str) -> None:
+    def touch(self, pool: str, blocks: Given, by: str) -> None:
         self._life(TOUCH, by, pool, blocks, self.now())
 
     def access(
         self,
         label: str,
-        *,
         by: str,
         on: str | None = None,
         reads: Sets = _NOTHING,
@@ -276,22 +298,17 @@ class Log:
         """Sets are arrays of ids, copied here, or `Blocks`; an array without ids is left out, and an access without any
         set has no line.
         """
-        t = self.now()
-        self._access(by, on, label, t, FLAGS[order, batch], planned, step, site, reads, writes, ())
+        self._access((label, FLAGS[order, batch], planned, step, site), by, on, self.now(), reads, writes)
 
     def _access(
         self,
+        about: tuple[Any, ...],
         by: str,
         on: str | None,
-        label: str,
         t: float | None,
-        flags: int,
-        planned: int | None,
-        step: int | str | None,
-        site: str | None,
         reads: Sets,
         writes: Sets,
-        more: tuple[dict[str, Any], ...],
+        more: tuple[dict[str, Any], ...] = (),
     ) -> None:
         segment = self._segment
         try:
@@ -304,7 +321,7 @@ class Log:
         if not reading and not writing:
             return
         segment.used = used
-        self._append((ACCESS, by, on, label, t, flags, planned, step, site, reading, writing, *more))
+        self._add((ACCESS, by, on, (*about, reading, writing, *more), t))
         if t is None or t > self._due:
             self._see_to(t)
 
@@ -322,11 +339,11 @@ class Log:
                 return
             _, count = packed
         segment.used = used
-        self._append((kind, by, pool, count, t, *more))
+        self._add((kind, by, pool, (count, *more) if more else count, t))
         if t is None or t > self._due:
             self._see_to(t)
 
-    def blocking(self, *, event: str, by: str) -> Blocking:
+    def blocking(self, event: str, by: str) -> Blocking:
         """A context manager around one blocking call; takes the lock itself."""
         return Blocking(self, event, by)
 
@@ -339,11 +356,11 @@ class Log:
         t = line[4]
         if t is None or t > self._due or len(self._segment.lines) >= self._most:
             self._see_to(t)
-        self._append(line)
+        self._add(line)
         if self.fault is not None:
             self._forget()
             return Held(None, 0)
-        held = Held(self._segment, len(self._segment.lines) - 1)
+        held = Held(self._segment, len(self._segment.lines) - WIDTH)
         self._segment.out += 1
         self._out[id(held)] = held
         return held
@@ -371,24 +388,25 @@ class Log:
             case Access():
                 if op.owner is not None:
                     extra = ({**(more or {}), "owner": op.owner},)
-                flags = FLAGS[op.order, op.batch]
-                self._access(
-                    op.by, op.on, op.label, op.t, flags, op.planned, op.step, op.site, op.reads, op.writes, extra
-                )
+                about = (op.label, FLAGS[op.order, op.batch], op.planned, op.step, op.site)
+                self._access(about, op.by, op.on, op.t, op.reads, op.writes, extra)
             case Alloc() | Free() | Touch():
                 self._life(_LIVES[type(op)], op.by, op.pool, op.blocks, op.t, extra)
             case Record() | Wait():
-                self.line((_TEXTS[type(op)], op.by, op.on, op.event, op.t, *extra))
+                self._order(extra, _TEXTS[type(op)], op.by, op.on, op.event, op.t)
             case Put() | Get():
-                self.line((_TEXTS[type(op)], op.by, None, op.token, op.t, *extra))
+                self._order(extra, _TEXTS[type(op)], op.by, None, op.token, op.t)
             case Poll():
-                self.line((YES if op.done else NO, op.by, None, op.event, op.t, *extra))
+                self._order(extra, YES if op.done else NO, op.by, None, op.event, op.t)
             case Drop():
-                self.line((DROP, op.by, None, op.event, op.t, *extra))
+                self._order(extra, DROP, op.by, None, op.event, op.t)
             case Sync():
-                self.line((*self._sync(op), *extra))
+                self._order(extra, *self._sync(op))
         if len(self._segment.lines) >= self._most:  # whatever the times say
             self._see_to(None)
+
+    def _order(self, extra: tuple[Any, ...], kind: int, by: str, on: Any, text: str, t: float | None) -> None:
+        self.line((kind, by, on, (text, *extra) if extra else text, t))
 
     def _sync(self, op: Sync) -> tuple[Any, ...]:
         if op.event is not None:
@@ -417,9 +435,9 @@ class Log:
 
     def _forget(self) -> None:
         """The log has ended: lines are counted and no more."""
-        self._before += len(self._segment.lines)
+        self._before += len(self._segment.lines) // WIDTH
         self._segment.clear()
-        self._append = self._segment.lines.append
+        self._add = self._segment.lines.extend
         self._due = -NEVER
         if not self._told and not self._closed:
             self._told = True
@@ -438,14 +456,14 @@ class Log:
             if self._segment.size == self._size:
                 self._free.put(self._segment)
             self._segment = Segment(need)
-            self._append = self._segment.lines.append
+            self._add = self._segment.lines.extend
         return self._segment
 
     def _hand_on(self) -> None:
         """The segment is full, if there is anything in it."""
         if not self._segment.lines:
             return
-        self._before += len(self._segment.lines)
+        self._before += len(self._segment.lines) // WIDTH
         self._full.append(self._segment)
         self._release()
         try:
@@ -454,7 +472,7 @@ class Log:
             while self._full:  # all of it waits for a blocking call
                 self._give_up()
             self._segment = self._free.get()
-        self._append = self._segment.lines.append
+        self._add = self._segment.lines.extend
 
     def _release(self) -> None:
         """Hands on what waits for no call any more, in order."""
@@ -506,7 +524,7 @@ class Log:
                 return
             if self._writer is not None:
                 if self._segment.lines:
-                    self._before += len(self._segment.lines)
+                    self._before += len(self._segment.lines) // WIDTH
                     self._full.append(self._segment)
                     self._segment = Segment(self._size)
                 while self._full:
@@ -545,7 +563,7 @@ class Log:
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         self._writer = threading.Thread(target=self._run, args=(self._fd,), name="kvsan-log", daemon=True)
         self._writer.start()
-        self._work.put(lambda fd: self._put(fd, MAGIC))
+        self._work.put(lambda fd: self._put(fd, [MAGIC]))
         self._due = self.now() + FLUSH_NS
 
     def _run(self, fd: int) -> None:
@@ -562,7 +580,7 @@ class Log:
             return
         self._dirty = False
         data = _encode(self._header(whole, self.lost)).encode()
-        self._work.put(lambda fd: self._put(fd, CHUNK.pack(HEAD, len(data), zlib.crc32(data), 0) + data))
+        self._work.put(lambda fd: self._put(fd, _chunk(HEAD, 0, data)))
 
     def _write_segment(self, fd: int, segment: Segment) -> None:
         try:
@@ -578,14 +596,18 @@ class Log:
         self._put(fd, _finished(part))
         self._end = end
 
-    def _put(self, fd: int, data: bytes) -> None:
+    def _put(self, fd: int, parts: list[Part]) -> None:
+        """Parts are written as they lie, in one call: no copy of the words, and the GIL is let go once."""
         if self.fault is not None:
             return
-        view = memoryview(data)
-        while view:
-            done = os.pwrite(fd, view, self._end)
+        left = sum(map(len, parts))
+        while left:
+            done = os.pwritev(fd, parts, self._end)
             self._end += done
-            view = view[done:]
+            left -= done
+            while left and done >= len(parts[0]):
+                done -= len(parts.pop(0))
+            parts[0] = memoryview(parts[0])[done:]
 
     def _own_header(self, whole: bool, lost: int) -> Mapping[str, Any]:
         streams = {name: {"device": made.device, "kind": made.kind} for name, made in self.streams.items()}
@@ -626,8 +648,25 @@ def _words(sets: Sets) -> int:
     return sum(len(_parts(given)[0]) for given in sets.values())
 
 
-def _finished(segment: Segment) -> bytes:
+def _finished(segment: Segment) -> list[Part]:
     """The segment as a chunk."""
-    words = segment.words[: segment.used].data
-    data = b"".join((COUNT.pack(segment.used), words, _encode(segment.lines).encode()))
-    return CHUNK.pack(LINES, len(data), zlib.crc32(data), len(segment.lines)) + data
+    lines = segment.lines
+    tag, data = _packed(lines)
+    words = segment.words[: segment.used].view(np.uint8).data
+    return _chunk(tag, len(lines) // WIDTH, COUNT.pack(segment.used), words, data)
+
+
+def _packed(lines: list[Any]) -> tuple[bytes, bytes]:
+    if _to_msgpack is not None:
+        try:
+            return PACKED, _to_msgpack(lines)
+        except (OverflowError, TypeError, ValueError):  # JSON may know better
+            pass
+    return LINES, _encode(lines).encode()
+
+
+def _chunk(tag: bytes, ops: int, *parts: Part) -> list[Part]:
+    total = 0
+    for part in parts:
+        total = zlib.crc32(part, total)
+    return [CHUNK.pack(tag, sum(map(len, parts)), total, ops), *parts]
