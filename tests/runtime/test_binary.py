@@ -220,7 +220,7 @@ def read_or_error(path: Path) -> tuple[Header, list[Op]] | None:
 
 
 def log_of(path: Path, count: int = 400) -> bytes:
-    with Log(path, words=64) as out:
+    with Log(path, lines=64) as out:
         out.pool("gpu", 64)
         out.stream("s")
         for number in range(count):

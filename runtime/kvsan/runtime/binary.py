@@ -10,14 +10,14 @@ encoder a segment, since that counts too. Nothing is left out for lack of room: 
     PACKED = number of words (u32), the words (i32, little-endian), the lines as one array of msgpack, line by line
     LINES  = the same with a JSON list, for what msgpack has not got (an int past 64 bits), or where there is no msgspec
     line   = kind, by, on, text, t                        an order op; text: its event or token
-           | kind, by, pool, n, t                         a life
-           | ACCESS, by, on, [label, order and batch, planned, step, site, [pool, n…], [pool, n…]], t
+           | kind, by, pool, set, t                       a life
+           | ACCESS, by, on, [label, order and batch, planned, step, site, [pool, set…], [pool, set…]], t
     fourth = if need be, [itself, an object: the line's further keys]; of an access the object is its list's last
-
-`n` words belong to each set, in the order of the lines: n ids as they came, or with a minus sign, half-open runs.
+    set    = bytes: a few ids (i64, little-endian) as they came; in JSON a list
+           | n: so many of the words, in the order of the lines, are its ids as they came; with a minus sign, half-open runs
 
 Version 1 had LINES only, a list of lists: `[kind, by, on, text, t]`, `[kind, by, pool, n, t]`, `[ACCESS, by, on, label, t,
-order and batch, planned, step, site, [pool, n…], [pool, n…]]`, further keys at the end of any. It is read and no longer
+order and batch, planned, step, site, [pool, n…], [pool, n…]]`, no set of bytes, further keys at the end of any. It is read and no longer
 written.
 
 A blocking call's line is written at its entry and counts; if the call fails, it is changed to one that orders nothing.
@@ -91,6 +91,10 @@ WORDS = 1 << 18
 MOST = 1 << 12
 """Lines of a segment."""
 RING = 16
+FEW = 128
+"""So many ids stand in their line: one copy in the ring costs six times as much as one of their bytes."""
+
+IDS = np.dtype("<i8")
 FLUSH_NS = 100_000_000
 """A segment that is not full is handed on after this long."""
 NEVER = 1 << 63
@@ -101,7 +105,17 @@ Given = npt.NDArray[Any] | Blocks
 Sets = Mapping[str, Given]
 Header = Callable[[bool, int], Mapping[str, Any]]
 _NOTHING: Sets = {}
-_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+def _listed(value: object) -> list[int]:
+    """JSON has no bytes."""
+    if type(value) is not bytes:
+        raise TypeError(f"a value of type {type(value).__name__}")
+    ids: list[int] = np.frombuffer(value, IDS).tolist()
+    return ids
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), check_circular=False, default=_listed).encode
 _to_msgpack: Callable[[Any], bytes] | None = None
 with suppress(ImportError):  # it comes with the checker
     from msgspec.msgpack import encode as _to_msgpack
@@ -322,25 +336,28 @@ class Log:
             return
         segment.used = used
         self._add((ACCESS, by, on, (*about, reading, writing, *more), t))
-        if t is None or t > self._due:
+        if t is None or t > self._due or len(segment.lines) >= self._most:
             self._see_to(t)
 
     def _life(
         self, kind: int, by: str, pool: str, blocks: Given, t: float | None, more: tuple[dict[str, Any], ...] = ()
     ) -> None:
+        found: bytes | int
         segment = self._segment
-        given = {pool: blocks}
-        try:
-            (_, count), used = _pack(segment, segment.used, given)
-        except ValueError:  # no room, or no block
-            segment = self._turn(_words(given))
-            packed, used = _pack(segment, 0, given)
+        if type(blocks) is np.ndarray and 0 < len(blocks) <= FEW and blocks.dtype is IDS:
+            found = blocks.tobytes()
+        else:
+            given = {pool: blocks}
+            try:
+                packed, used = _pack(segment, segment.used, given)
+            except ValueError:  # no room
+                segment = self._turn(_words(given))
+                packed, used = _pack(segment, 0, given)
             if not packed:
                 return
-            _, count = packed
-        segment.used = used
-        self._add((kind, by, pool, (count, *more) if more else count, t))
-        if t is None or t > self._due:
+            segment.used, found = used, packed[1]
+        self._add((kind, by, pool, (found, *more) if more else found, t))
+        if t is None or t > self._due or len(segment.lines) >= self._most:
             self._see_to(t)
 
     def blocking(self, event: str, by: str) -> Blocking:
@@ -621,11 +638,19 @@ _TEXTS: dict[type, int] = {Record: RECORD, Wait: WAIT, Put: PUT, Get: GET}
 
 
 def _pack(segment: Segment, used: int, sets: Sets) -> tuple[list[Any], int]:
-    """Copies the sets' words behind `used`. Raises `ValueError` if there is no room."""
+    """Each set's pool and what stands for it; words are copied behind `used`. Raises `ValueError` if there is no room."""
     out: list[Any] = []
     for pool, given in sets.items():
-        words, runs = (given, False) if type(given) is np.ndarray else _parts(given)
-        count = len(words)
+        if type(given) is np.ndarray:
+            count = len(given)
+            if count <= FEW and given.dtype is IDS:
+                if count:
+                    out += pool, given.tobytes()
+                continue
+            words, runs = given, False
+        else:
+            words, runs = _parts(given)
+            count = len(words)
         if not count and not runs:
             continue
         start, used = used, used + count

@@ -22,7 +22,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from kvsan.checker.index import IdBlocks
+from kvsan.checker.index import IdBlocks, Ids
 from kvsan.checker.trace.header import Header, TraceError, header_from
 from kvsan.checker.trace.keys import LineError
 from kvsan.checker.trace.line import Line
@@ -142,15 +142,18 @@ class _Words:
         self._words = np.frombuffer(data, "<i4", count, form.COUNT.size)
         self._at = 0
 
-    def set(self, count: int, *, keep: bool = False) -> Blocks:
-        """The next set, of so many ids, or of runs of so many words less than none."""
-        found = self._words[self._at : self._at + abs(count)].astype(np.int64)
-        self._at += abs(count)
-        if len(found) != abs(count):
-            raise ValueError("a set that is cut off")
-        if count and int(found.min()) < 0:
+    def set(self, given: Any, *, keep: bool = False) -> Blocks:
+        """A set: its ids, or a number: the next so many words are its ids, or runs if there are less than none."""
+        if type(given) is int:
+            found = self._words[self._at : self._at + abs(given)].astype(np.int64)
+            self._at += abs(given)
+            if len(found) != abs(given):
+                raise ValueError("a set that is cut off")
+        else:
+            found = _few(given)
+        if len(found) and int(found.min()) < 0:
             raise ValueError(f"block {found.min()}")
-        if count > 0:
+        if type(given) is not int or given > 0:
             return IdBlocks(found, keep=keep)
         runs = found.reshape(-1, 2)
         if not (runs[:, 0] < runs[:, 1]).all():
@@ -158,7 +161,16 @@ class _Words:
         return Blocks(tuple((lo, hi) for lo, hi in runs.tolist()))
 
     def sets(self, given: list[Any], *, keep: bool) -> dict[str, Blocks]:
-        return {pool: self.set(count, keep=keep) for pool, count in zip(given[::2], given[1::2], strict=True)}
+        return {pool: self.set(found, keep=keep) for pool, found in zip(given[::2], given[1::2], strict=True)}
+
+
+def _few(given: Any) -> Ids:
+    """Ids that stand in their line."""
+    if type(given) is list and all(type(block) is int for block in given):
+        given = np.array(given, form.IDS).tobytes()
+    if type(given) is not bytes or not given:
+        raise ValueError("a set that is none")
+    return np.frombuffer(given, form.IDS).astype(np.int64)
 
 
 def _records(tag: bytes, data: bytes, version: int) -> Iterator[Line]:
