@@ -144,9 +144,8 @@ class Held:
 
     __slots__ = ("at", "segment")
 
-    def __init__(self, segment: Segment | None, at: int) -> None:
-        self.segment = segment
-        self.at = at
+    at: int
+    segment: Segment | None
 
     def nothing(self, lines: list[Any]) -> None:
         """The line becomes one that orders nothing."""
@@ -155,10 +154,10 @@ class Held:
         lines[at : at + WIDTH] = (NO if kind == SYNC_EVENT else PUT, by, None, text, t)
 
 
-class Blocking:
+class Blocking(Held):
     """Around one blocking call."""
 
-    __slots__ = ("_by", "_event", "_held", "_log")
+    __slots__ = ("_by", "_event", "_log")
 
     def __init__(self, log: Log, event: str, by: str) -> None:
         self._log, self._event, self._by = log, event, by
@@ -166,12 +165,38 @@ class Blocking:
     def __enter__(self) -> None:
         log = self._log
         with log.lock:
-            self._held = log.held((SYNC_EVENT, self._by, None, self._event, log.now()))
+            log.hold_line(self, (SYNC_EVENT, self._by, None, self._event, log.now()))
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         log = self._log
         with log.lock:
-            log.settle(self._held, done=value is None)
+            log.settle(self, done=value is None)
+
+
+def _of_stream(kind: int) -> Callable[[Log, str, str, str], None]:
+    """Methods that share their code: in an engine that has other things in its caches, each piece has to be fetched."""
+
+    def line(self: Log, on: str, event: str, by: str) -> None:
+        t = self.now()
+        self._add((kind, by, on, event, t))
+        if t > self._due:
+            self._see_to(t)
+
+    return line
+
+
+def _of_text(kind: int) -> Callable[[Log, str, str], None]:
+    def line(self: Log, text: str, by: str) -> None:
+        self.line((kind, by, None, text, self.now()))
+
+    return line
+
+
+def _of_blocks(kind: int) -> Callable[[Log, str, Given, str], None]:
+    def line(self: Log, pool: str, blocks: Given, by: str) -> None:
+        self._life(kind, by, pool, blocks, self.now())
+
+    return line
 
 
 class Log:
@@ -216,7 +241,7 @@ class Log:
         self._due = -NEVER
         """When the segment is handed on at the latest. Long ago: there is something to be seen to first."""
         self._full: deque[Segment] = deque()
-        self._out: dict[int, Held] = {}
+        self._out: set[Held] = set()
         self._work: SimpleQueue[Callable[[int], None] | None] = SimpleQueue()
         self._writer: threading.Thread | None = None
         self._fd = -1
@@ -257,44 +282,12 @@ class Log:
         if t is None or t > self._due or len(self._segment.lines) >= self._most:
             self._see_to(t)
 
-    def record(self, on: str, event: str, by: str) -> None:
-        t = self.now()
-        self._add((RECORD, by, on, event, t))
-        if t > self._due:
-            self._see_to(t)
-
-    def wait(self, on: str, event: str, by: str) -> None:
-        t = self.now()
-        self._add((WAIT, by, on, event, t))
-        if t > self._due:
-            self._see_to(t)
-
     def poll(self, event: str, done: bool, by: str) -> None:
-        t = self.now()
-        self._add((YES if done else NO, by, None, event, t))
-        if t > self._due:
-            self._see_to(t)
+        self.line((YES if done else NO, by, None, event, self.now()))
 
-    def drop(self, event: str, by: str) -> None:
-        t = self.now()
-        self._add((DROP, by, None, event, t))
-        if t > self._due:
-            self._see_to(t)
-
-    def put(self, token: str, by: str) -> None:
-        self.line((PUT, by, None, token, self.now()))
-
-    def get(self, token: str, by: str) -> None:
-        self.line((GET, by, None, token, self.now()))
-
-    def alloc(self, pool: str, blocks: Given, by: str) -> None:
-        self._life(ALLOC, by, pool, blocks, self.now())
-
-    def free(self, pool: str, blocks: Given, by: str) -> None:
-        self._life(FREE, by, pool, blocks, self.now())
-
-    def touch(self, pool: str, blocks: Given, by: str) -> None:
-        self._life(TOUCH, by, pool, blocks, self.now())
+    record, wait = _of_stream(RECORD), _of_stream(WAIT)
+    drop, put, get = _of_text(DROP), _of_text(PUT), _of_text(GET)
+    alloc, free, touch = _of_blocks(ALLOC), _of_blocks(FREE), _of_blocks(TOUCH)
 
     def access(
         self,
@@ -366,21 +359,25 @@ class Log:
 
     def hold(self, op: Sync) -> Held:
         """A blocking call begins."""
-        return self.held(self._sync(op))
+        held = Held()
+        self.hold_line(held, self._sync(op))
+        return held
 
-    def held(self, line: tuple[Any, ...]) -> Held:
+    def hold_line(self, held: Held, line: tuple[Any, ...]) -> None:
         """The line of a call that is out."""
-        t = line[4]
-        if t is None or t > self._due or len(self._segment.lines) >= self._most:
+        t, segment = line[4], self._segment
+        if t is None or t > self._due or len(segment.lines) >= self._most:
             self._see_to(t)
+            segment = self._segment
+        held.at = len(segment.lines)
         self._add(line)
         if self.fault is not None:
+            held.segment = None
             self._forget()
-            return Held(None, 0)
-        held = Held(self._segment, len(self._segment.lines) - WIDTH)
-        self._segment.out += 1
-        self._out[id(held)] = held
-        return held
+            return
+        held.segment = segment
+        segment.out += 1
+        self._out.add(held)
 
     def settle(self, held: Held, *, done: bool) -> None:
         """It has returned, or failed."""
@@ -390,7 +387,7 @@ class Log:
                 self.lost += 1
                 self._dirty = True
             return
-        del self._out[id(held)]
+        self._out.discard(held)
         held.segment = None
         if not done:
             held.nothing(segment.lines)
@@ -501,10 +498,10 @@ class Log:
     def _give_up(self) -> None:
         """The oldest segment goes, whatever calls are out in it."""
         first = self._full[0]
-        for held in [held for held in self._out.values() if held.segment is first]:
+        for held in [held for held in self._out if held.segment is first]:
             held.nothing(first.lines)
             held.segment = None
-            del self._out[id(held)]
+            self._out.discard(held)
         first.out = 0
         self._release()
 
@@ -521,7 +518,7 @@ class Log:
             part = Segment(0)
             part.lines = list(segment.lines)
             part.words, part.used = segment.words[: segment.used].copy(), segment.used
-            for held in list(self._out.values()):
+            for held in list(self._out):
                 if held.segment is segment and held.at < len(part.lines):
                     held.nothing(part.lines)
             self._say_header(whole=False)
