@@ -1,7 +1,7 @@
 """The binary log: a run's ops at little cost in the engine's thread. `kvsan convert` makes JSON lines of it and back.
 
-A line costs the engine's thread five references in a list (no object that the garbage collector counts), and one copy of
-its ids into a preallocated ring (no Python object a block). A thread of its own packs and writes what is full, so that
+A line costs the engine's thread some references in a list (no object that the garbage collector counts), and one copy of
+its ids, a set that is not small into a preallocated ring (no Python object a block). A thread of its own packs and writes what is full, so that
 the engine meets the disk only when the whole ring waits for it; what it does with the GIL held is one call of msgpack's
 encoder a segment, since that counts too. Nothing is left out for lack of room: then the engine's thread waits.
 
@@ -11,8 +11,8 @@ encoder a segment, since that counts too. Nothing is left out for lack of room: 
     LINES  = the same with a JSON list, for what msgpack has not got (an int past 64 bits), or where there is no msgspec
     line   = kind, by, on, text, t                        an order op; text: its event or token
            | kind, by, pool, set, t                       a life
-           | ACCESS, by, on, [label, order and batch, planned, step, site, [pool, set…], [pool, set…]], t
-    fourth = if need be, [itself, an object: the line's further keys]; of an access the object is its list's last
+           | ACCESS, by, on, label, t, order and batch, planned, step, site, r, w, then r and w times: pool, set
+    fourth = if need be, [itself, an object: the line's further keys]
     set    = bytes: a few ids (i64, little-endian) as they came; in JSON a list
            | n: so many of the words, in the order of the lines, are its ids as they came; with a minus sign, half-open runs
 
@@ -77,7 +77,9 @@ CHUNK = struct.Struct("<4sIII")
 COUNT = struct.Struct("<I")
 HEAD, LINES, PACKED = b"HEAD", b"LINE", b"PACK"
 WIDTH = 5
-"""Items a line."""
+"""Items of a line that is no access."""
+START = 11
+"""Items of an access before its sets."""
 
 ACCESS, RECORD, WAIT, SYNC_EVENT, SYNC_STREAM, SYNC_DEVICE, NO, YES, PUT, GET, ALLOC, FREE, TOUCH, DROP = range(14)
 """Kinds of line. `NO` and `YES` are polls by their answer; a `NO` stands for a failed sync too (of a stream or a
@@ -122,11 +124,11 @@ with suppress(ImportError):  # it comes with the checker
 
 
 class Segment:
-    """A piece of the ring. `lines` has `WIDTH` items a line; `used` of its words belong to them; `out` calls of them are
-    blocking.
+    """A piece of the ring. `lines` has `WIDTH` items a line and `extra` ones; `used` of its words belong to them; `out`
+    calls of them are blocking.
     """
 
-    __slots__ = ("lines", "out", "size", "used", "words")
+    __slots__ = ("extra", "lines", "out", "size", "used", "words")
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -135,8 +137,13 @@ class Segment:
 
     def clear(self) -> None:
         self.lines: list[Any] = []
+        self.extra = 0
         self.used = 0
         self.out = 0
+
+    @property
+    def ops(self) -> int:
+        return (len(self.lines) - self.extra) // WIDTH
 
 
 class Held:
@@ -254,11 +261,12 @@ class Log:
     @property
     def ops(self) -> int:
         """How many lines there are."""
-        return self._before + len(self._segment.lines) // WIDTH
+        return self._before + self._segment.ops
 
     def mark(self) -> int | None:
         """The number of the latest line."""
-        count = self._before + len(self._segment.lines) // WIDTH
+        segment = self._segment
+        count = self._before + (len(segment.lines) - segment.extra) // WIDTH
         return count - 1 if count else None
 
     def pool(self, name: str, blocks: int) -> None:
@@ -305,30 +313,30 @@ class Log:
         """Sets are arrays of ids, copied here, or `Blocks`; an array without ids is left out, and an access without any
         set has no line.
         """
-        self._access((label, FLAGS[order, batch], planned, step, site), by, on, self.now(), reads, writes)
+        line = [ACCESS, by, on, label, self.now(), FLAGS[order, batch], planned, step, site, 0, 0]
+        self._access(line, reads, writes)
 
-    def _access(
-        self,
-        about: tuple[Any, ...],
-        by: str,
-        on: str | None,
-        t: float | None,
-        reads: Sets,
-        writes: Sets,
-        more: tuple[dict[str, Any], ...] = (),
-    ) -> None:
+    def _access(self, line: list[Any], reads: Sets, writes: Sets) -> None:
+        """The line is given without its sets."""
         segment = self._segment
         try:
-            reading, used = _pack(segment, segment.used, reads)
-            writing, used = _pack(segment, used, writes)
+            used = _pack(line, segment, segment.used, reads)
+            middle = len(line)
+            used = _pack(line, segment, used, writes)
         except ValueError:  # no room
             segment = self._turn(_words(reads) + _words(writes))
-            reading, used = _pack(segment, 0, reads)
-            writing, used = _pack(segment, used, writes)
-        if not reading and not writing:
+            del line[START:]
+            used = _pack(line, segment, 0, reads)
+            middle = len(line)
+            used = _pack(line, segment, used, writes)
+        count = len(line)
+        if count == START:
             return
+        line[9], line[10] = (middle - START) // 2, (count - middle) // 2
         segment.used = used
-        self._add((ACCESS, by, on, (*about, reading, writing, *more), t))
+        segment.extra += count - WIDTH
+        self._add(line)
+        t = line[4]
         if t is None or t > self._due or len(segment.lines) >= self._most:
             self._see_to(t)
 
@@ -341,11 +349,12 @@ class Log:
             found = blocks.tobytes()
         else:
             given = {pool: blocks}
+            packed: list[Any] = []
             try:
-                packed, used = _pack(segment, segment.used, given)
+                used = _pack(packed, segment, segment.used, given)
             except ValueError:  # no room
                 segment = self._turn(_words(given))
-                packed, used = _pack(segment, 0, given)
+                used = _pack(packed, segment, 0, given)
             if not packed:
                 return
             segment.used, found = used, packed[1]
@@ -402,8 +411,9 @@ class Log:
             case Access():
                 if op.owner is not None:
                     extra = ({**(more or {}), "owner": op.owner},)
-                about = (op.label, FLAGS[op.order, op.batch], op.planned, op.step, op.site)
-                self._access(about, op.by, op.on, op.t, op.reads, op.writes, extra)
+                label, flags = (op.label, *extra) if extra else op.label, FLAGS[op.order, op.batch]
+                line = [ACCESS, op.by, op.on, label, op.t, flags, op.planned, op.step, op.site, 0, 0]
+                self._access(line, op.reads, op.writes)
             case Alloc() | Free() | Touch():
                 self._life(_LIVES[type(op)], op.by, op.pool, op.blocks, op.t, extra)
             case Record() | Wait():
@@ -449,7 +459,7 @@ class Log:
 
     def _forget(self) -> None:
         """The log has ended: lines are counted and no more."""
-        self._before += len(self._segment.lines) // WIDTH
+        self._before += self._segment.ops
         self._segment.clear()
         self._add = self._segment.lines.extend
         self._due = -NEVER
@@ -477,7 +487,7 @@ class Log:
         """The segment is full, if there is anything in it."""
         if not self._segment.lines:
             return
-        self._before += len(self._segment.lines) // WIDTH
+        self._before += self._segment.ops
         self._full.append(self._segment)
         self._release()
         try:
@@ -517,6 +527,7 @@ class Log:
         if not self._full and segment.lines:
             part = Segment(0)
             part.lines = list(segment.lines)
+            part.extra = _extra(part.lines)  # the segment's may be another line's already
             part.words, part.used = segment.words[: segment.used].copy(), segment.used
             for held in list(self._out):
                 if held.segment is segment and held.at < len(part.lines):
@@ -538,7 +549,7 @@ class Log:
                 return
             if self._writer is not None:
                 if self._segment.lines:
-                    self._before += len(self._segment.lines) // WIDTH
+                    self._before += self._segment.ops
                     self._full.append(self._segment)
                     self._segment = Segment(self._size)
                 while self._full:
@@ -634,15 +645,24 @@ _LIVES: dict[type, int] = {Alloc: ALLOC, Free: FREE, Touch: TOUCH}
 _TEXTS: dict[type, int] = {Record: RECORD, Wait: WAIT, Put: PUT, Get: GET}
 
 
-def _pack(segment: Segment, used: int, sets: Sets) -> tuple[list[Any], int]:
-    """Each set's pool and what stands for it; words are copied behind `used`. Raises `ValueError` if there is no room."""
-    out: list[Any] = []
+def _extra(lines: list[Any]) -> int:
+    at = extra = 0
+    while at < len(lines):
+        more = START - WIDTH + 2 * (lines[at + 9] + lines[at + 10]) if lines[at] == ACCESS else 0
+        at, extra = at + WIDTH + more, extra + more
+    return extra
+
+
+def _pack(line: list[Any], segment: Segment, used: int, sets: Sets) -> int:
+    """Puts each set's pool and what stands for it behind the line; words are copied behind `used`. Raises `ValueError` if
+    there is no room.
+    """
     for pool, given in sets.items():
         if type(given) is np.ndarray:
             count = len(given)
             if count <= FEW and given.dtype is IDS:
                 if count:
-                    out += pool, given.tobytes()
+                    line += pool, given.tobytes()
                 continue
             words, runs = given, False
         else:
@@ -654,8 +674,8 @@ def _pack(segment: Segment, used: int, sets: Sets) -> tuple[list[Any], int]:
         if used > segment.size:
             raise ValueError("no room")
         segment.words[start:used] = words
-        out += pool, -count if runs else count
-    return out, used
+        line += pool, -count if runs else count
+    return used
 
 
 def _parts(given: Given) -> tuple[Any, bool]:
@@ -672,10 +692,9 @@ def _words(sets: Sets) -> int:
 
 def _finished(segment: Segment) -> list[Part]:
     """The segment as a chunk."""
-    lines = segment.lines
-    tag, data = _packed(lines)
+    tag, data = _packed(segment.lines)
     words = segment.words[: segment.used].view(np.uint8).data
-    return _chunk(tag, len(lines) // WIDTH, COUNT.pack(segment.used), words, data)
+    return _chunk(tag, segment.ops, COUNT.pack(segment.used), words, data)
 
 
 def _packed(lines: list[Any]) -> tuple[bytes, bytes]:

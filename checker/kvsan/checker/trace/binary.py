@@ -200,16 +200,23 @@ def _records(tag: bytes, data: bytes, version: int) -> Iterator[Line]:
 
 
 def _rows(lines: Any) -> Iterator[_Row]:
-    if type(lines) is not list or len(lines) % form.WIDTH:
-        raise ValueError("lines that are cut off")
-    items = iter(lines)
-    for kind, by, on, fourth, t in zip(*[items] * form.WIDTH, strict=True):
+    if type(lines) is not list:
+        raise TypeError("lines that are none")
+    at = 0
+    while at < len(lines):
+        kind, by, on, text, t = lines[at : at + form.WIDTH]
         more: Any = {}
-        text = fourth
-        if type(fourth) is list and fourth and type(fourth[-1]) is dict:
-            *text, more = fourth
-            if kind != form.ACCESS:
-                (text,) = text
+        if type(text) is list and len(text) == 2 and type(text[1]) is dict:
+            text, more = text
+        at += form.WIDTH
+        if kind == form.ACCESS:
+            flags, planned, step, site, reads, writes = lines[at : at + form.START - form.WIDTH]
+            at += form.START - form.WIDTH
+            middle, end = at + 2 * reads, at + 2 * (reads + writes)
+            if not at <= middle <= end <= len(lines):
+                raise ValueError("sets that are cut off")
+            text = [text, flags, planned, step, site, lines[at:middle], lines[middle:end]]
+            at = end
         yield kind, by, on, text, t, more
 
 
