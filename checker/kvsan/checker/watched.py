@@ -66,6 +66,23 @@ class ToRecorder:
             site=site,
         )
 
+    def copy(
+        self,
+        label: str,
+        by: str,
+        on: str,
+        source: str,
+        sources: Ids,
+        target: str,
+        targets: Ids,
+        order: Source,
+        planned: int | None,
+        step: int | None,
+        site: str | None,
+    ) -> None:
+        reads, writes = {source: sources}, {target: targets}
+        self.access(label, by, on, reads, writes, order, True, planned, step, site)
+
     def record(self, on: str, event: str, by: str) -> None:
         self._recorder.record(on, event, by=by)
 
@@ -109,6 +126,7 @@ class ToLog:
         self.lock = log.lock = recorder.lock
         self.pool, self.stream = recorder.pool, ToRecorder(recorder).stream
         self.mark, self.blocking, self.access = log.mark, log.blocking, log.access
+        self.copy = log.copy
         self.record, self.wait, self.poll, self.drop = log.record, log.wait, log.poll, log.drop
         self.put, self.get = log.put, log.get
         self.alloc, self.free, self.touch = log.alloc, log.free, log.touch

@@ -194,14 +194,23 @@ def _of_stream(kind: int) -> Callable[[Log, str, str, str], None]:
 
 def _of_text(kind: int) -> Callable[[Log, str, str], None]:
     def line(self: Log, text: str, by: str) -> None:
-        self.line((kind, by, None, text, self.now()))
+        t = self.now()
+        self._add((kind, by, None, text, t))
+        if t > self._due or len(self._segment.lines) >= self._most:
+            self._see_to(t)
 
     return line
 
 
 def _of_blocks(kind: int) -> Callable[[Log, str, Given, str], None]:
     def line(self: Log, pool: str, blocks: Given, by: str) -> None:
-        self._life(kind, by, pool, blocks, self.now())
+        t = self.now()
+        if type(blocks) is np.ndarray and 0 < len(blocks) <= FEW and blocks.dtype is IDS:
+            self._add((kind, by, pool, blocks.tobytes(), t))
+            if t > self._due or len(self._segment.lines) >= self._most:
+                self._see_to(t)
+        else:
+            self._life(kind, by, pool, blocks, t)
 
     return line
 
@@ -291,11 +300,39 @@ class Log:
             self._see_to(t)
 
     def poll(self, event: str, done: bool, by: str) -> None:
-        self.line((YES if done else NO, by, None, event, self.now()))
+        t = self.now()
+        self._add((YES if done else NO, by, None, event, t))
+        if t > self._due:
+            self._see_to(t)
 
     record, wait = _of_stream(RECORD), _of_stream(WAIT)
     drop, put, get = _of_text(DROP), _of_text(PUT), _of_text(GET)
     alloc, free, touch = _of_blocks(ALLOC), _of_blocks(FREE), _of_blocks(TOUCH)
+
+    def copy(
+        self,
+        label: str,
+        by: str,
+        on: str,
+        source: str,
+        sources: npt.NDArray[Any],
+        target: str,
+        targets: npt.NDArray[Any],
+        order: Source,
+        planned: int | None,
+        step: int | str | None,
+        site: str | None,
+    ) -> None:
+        """An access, batch, of one pool's ids to another's."""
+        if 0 < len(sources) <= FEW >= len(targets) > 0 and sources.dtype is IDS is targets.dtype:
+            t, read, written = self.now(), sources.tobytes(), targets.tobytes()
+            segment, flags = self._segment, FLAGS[order, True]
+            segment.extra += START + 4 - WIDTH
+            self._add((ACCESS, by, on, label, t, flags, planned, step, site, 1, 1, source, read, target, written))
+            if t > self._due or len(segment.lines) >= self._most:
+                self._see_to(t)
+        else:
+            self.access(label, by, on, {source: sources}, {target: targets}, order, True, planned, step, site)
 
     def access(
         self,
@@ -343,21 +380,16 @@ class Log:
     def _life(
         self, kind: int, by: str, pool: str, blocks: Given, t: float | None, more: tuple[dict[str, Any], ...] = ()
     ) -> None:
-        found: bytes | int
-        segment = self._segment
-        if type(blocks) is np.ndarray and 0 < len(blocks) <= FEW and blocks.dtype is IDS:
-            found = blocks.tobytes()
-        else:
-            given = {pool: blocks}
-            packed: list[Any] = []
-            try:
-                used = _pack(packed, segment, segment.used, given)
-            except ValueError:  # no room
-                segment = self._turn(_words(given))
-                used = _pack(packed, segment, 0, given)
-            if not packed:
-                return
-            segment.used, found = used, packed[1]
+        segment, given = self._segment, {pool: blocks}
+        packed: list[Any] = []
+        try:
+            used = _pack(packed, segment, segment.used, given)
+        except ValueError:  # no room
+            segment = self._turn(_words(given))
+            used = _pack(packed, segment, 0, given)
+        if not packed:
+            return
+        segment.used, found = used, packed[1]
         self._add((kind, by, pool, (found, *more) if more else found, t))
         if t is None or t > self._due or len(segment.lines) >= self._most:
             self._see_to(t)

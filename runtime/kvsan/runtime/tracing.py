@@ -71,6 +71,22 @@ class Sink(Protocol):
     ) -> Any:
         """Sets without ids are left out; without any there is no line."""
 
+    def copy(
+        self,
+        label: str,
+        by: str,
+        on: str,
+        source: str,
+        sources: Ids,
+        target: str,
+        targets: Ids,
+        order: Source,
+        planned: int | None,
+        step: int | None,
+        site: str | None,
+    ) -> None:
+        """An access, batch, that reads one pool and writes another, of as many blocks: at least one."""
+
     def record(self, on: str, event: str, by: str) -> None: ...
 
     def wait(self, on: str, event: str, by: str) -> None: ...
@@ -229,14 +245,15 @@ class _TracedHost:
                 return
             site = self._site() if self._site is not None else None
             for planned, sources, targets in self._plans.of(copy):
-                sink.access(
+                sink.copy(
                     copy.name,
                     self._by,
                     self._streams[stream],
-                    {prefix + copy.source: sources},
-                    {prefix + copy.target: targets},
+                    prefix + copy.source,
+                    sources,
+                    prefix + copy.target,
+                    targets,
                     copy.order,
-                    True,
                     planned,
                     copy.step,
                     site,
@@ -348,6 +365,10 @@ class Tee:
     def access(self, label: str, by: str, on: str | None, reads: Sets, writes: Sets, *given: Any) -> None:
         for sink in self._all:
             sink.access(label, by, on, reads, writes, *given)
+
+    def copy(self, label: str, by: str, on: str, source: str, sources: Ids, target: str, *given: Any) -> None:
+        for sink in self._all:
+            sink.copy(label, by, on, source, sources, target, *given)
 
     def record(self, on: str, event: str, by: str) -> None:
         for sink in self._all:

@@ -90,6 +90,23 @@ class Lines:
             )
             self._add(made, self._device.ops[-1].number)
 
+    def copy(
+        self,
+        label: str,
+        by: str,
+        on: str,
+        source: str,
+        sources: Ids,
+        target: str,
+        targets: Ids,
+        order: Source,
+        planned: int | None,
+        step: int | None,
+        site: str | None,
+    ) -> None:
+        reads, writes = {source: sources}, {target: targets}
+        self.access(label, by, on, reads, writes, order, True, planned, step, site)
+
     def record(self, on: str, event: str, by: str) -> None:
         self._add(Record(by, on, event))
 
