@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 import zlib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -57,6 +59,10 @@ def read(path: Path, *, salvage: bool = False) -> tuple[Header, list[Op]]:
         return trace.header, list(trace)
 
 
+def read_accesses(path: Path) -> list[Access]:
+    return [op for op in read(path)[1] if isinstance(op, Access)]
+
+
 def write(path: Path, header: Header, ops: list[Op], **more: Any) -> None:
     with Log(path, header=lambda whole, lost: header.document(), **more) as out:
         out.open()
@@ -79,6 +85,67 @@ def test_random_traces(tmp_path: Path, words: int) -> None:
         ops = list(trace)
         write(tmp_path / "t.kvt", trace.header, ops, words=words, ring=2)
         assert read(tmp_path / "t.kvt") == (trace.header, ops), f"seed {seed}"
+
+
+VERSION_1 = Path(__file__).parent / "data/version_1.kvt"
+"""`write(…, HEADER, EVERY, words=6)` of a kvsan that wrote version 1."""
+
+
+def test_a_log_of_version_1(tmp_path: Path) -> None:
+    """It reads as ever, converts to one of today, and what is cut off of it is found."""
+    data = VERSION_1.read_bytes()
+    assert data[: len(MAGIC)] == form.MARK + (1).to_bytes(4, "little")
+    assert read(VERSION_1) == (HEADER, EVERY)
+    convert(str(VERSION_1), str(tmp_path / "t.kvt"))
+    assert (tmp_path / "t.kvt").read_bytes()[: len(MAGIC)] == MAGIC
+    assert read(tmp_path / "t.kvt") == (HEADER, EVERY)
+    (tmp_path / "cut.kvt").write_bytes(data[:-1])
+    with pytest.raises(TraceError, match="is cut off"):
+        read(tmp_path / "cut.kvt")
+
+
+def test_what_msgpack_has_not_got(tmp_path: Path) -> None:
+    """A segment with an int past 64 bits is JSON, and only that; its few ids are a list there."""
+    path = tmp_path / "t.kvt"
+    with Log(path, lines=1) as out:
+        out.pool("gpu", 9)
+        for step in (1 << 63, 1 << 64, 1 << 70):
+            out.access("x", by="h", on="s", reads={"gpu": np.array([7, 3])}, step=step)
+    assert [tag for tag, _, _ in chunks(path.read_bytes()) if tag != b"HEAD"] == [PACKED, LINES, LINES]
+    assert [(op.step, str(op.reads["gpu"])) for op in read_accesses(path)] == [
+        (1 << 63, "3,7"),
+        (1 << 64, "3,7"),
+        (1 << 70, "3,7"),
+    ]
+
+
+def test_without_msgspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(form, "_to_msgpack", None)
+    write(tmp_path / "t.kvt", HEADER, EVERY)
+    assert {tag for tag, _, _ in chunks((tmp_path / "t.kvt").read_bytes())} == {b"HEAD", LINES}
+    assert read(tmp_path / "t.kvt") == (HEADER, EVERY)
+
+
+def test_few_ids_and_many(tmp_path: Path) -> None:
+    """On both sides of what stands in its line, in any mixture, in accesses, copies and lives."""
+    path = tmp_path / "t.kvt"
+    rng = np.random.default_rng(1)
+    expected: list[list[int]] = []
+    with Log(path, words=5000, lines=9, ring=2) as out:
+        out.pool("gpu", 5000)
+        out.pool("cpu", 5000)
+        for _ in range(60):
+            one, two = (rng.permutation(5000)[: rng.choice([1, form.FEW - 1, form.FEW, form.FEW + 1, 1000])] for _ in "ab")
+            out.access("x", "h", "s", {"gpu": one}, {"gpu": two})
+            out.copy("y", "h", "s", "gpu", one, "cpu", one[::-1], "any", None, None, None)
+            out.alloc("gpu", two, "h")
+            out.free("gpu", two.astype(np.int32), "h")
+            expected += [one.tolist(), two.tolist(), one.tolist(), one[::-1].tolist(), two.tolist(), two.tolist()]
+    found: list[list[int]] = []
+    for op in read(path)[1]:
+        for blocks in [op.blocks] if isinstance(op, Alloc | Free) else [*op.reads.values(), *op.writes.values()]:  # type: ignore[union-attr]
+            found.append(blocks.ids.tolist())  # type: ignore[attr-defined]
+    assert found == expected
 
 
 @given(traces())
@@ -338,6 +405,35 @@ def test_records_that_make_no_sense_under_a_good_sum(tmp_path: Path) -> None:
         head = CHUNK.pack(tag, len(body), zlib.crc32(body), 10)
         path.write_bytes(data[:start] + head + body + data[end:])
         read_or_error(path)
+
+
+WRONG: list[tuple[list[Any], str]] = [
+    ([form.PUT, "h", None, ["t", {"x": datetime.now(UTC)}], 1], "a value of type datetime"),
+    ([form.PUT, "h", None, ["t", {"x": [b""]}], 1], "a value of type bytes"),
+    ([form.PUT, "h", None, ["t", {1: 2}], 1], "a name that is no text"),
+    ([form.PUT, "h", None, b"t", 1], "a name that is no text"),
+    ([form.PUT, "h", None, "t", True], "a time that is no number"),
+    ([form.PUT, "h", None, "t"], "not enough values"),
+    ([form.ALLOC, "h", "gpu", b"", 1], "a set that is none"),
+    ([form.ALLOC, "h", "gpu", b"1234567", 1], "buffer size"),
+    ([form.ALLOC, "h", "gpu", [True], 1], "a set that is none"),
+    ([form.ALLOC, "h", "gpu", 3, 1], "a set that is cut off"),
+    ([form.ACCESS, "h", "s", "x", 1, 0, None, None, None, 1, 1, "gpu", b"12345678"], "sets that are cut off"),
+    ([form.ACCESS, "h", "s", "x", 1, 0, None, None, None, 2, -1, "gpu", b"12345678"], "sets that are cut off"),
+    ([99, "h", None, "t", 1], "a line of kind 99"),
+]
+
+
+@pytest.mark.parametrize(("line", "wrong"), WRONG, ids=[wrong for _, wrong in WRONG])
+def test_what_no_log_says(tmp_path: Path, line: list[Any], wrong: str) -> None:
+    """Under a good sum, and in what msgpack can say: it is data all the same, and of the wrong type."""
+    path = tmp_path / "t.kvt"
+    data = log_of(path, 10)
+    tag, start, end = next(part for part in chunks(data) if part[0] == PACKED)
+    body = form.COUNT.pack(0) + msgspec.msgpack.encode(line)
+    path.write_bytes(data[:start] + CHUNK.pack(tag, len(body), zlib.crc32(body), 1) + body + data[end:])
+    with pytest.raises(TraceError, match=wrong):
+        read(path)
 
 
 # ── errors of the file ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -93,8 +93,8 @@ WORDS = 1 << 18
 MOST = 1 << 12
 """Lines of a segment."""
 RING = 16
-FEW = 128
-"""So many ids stand in their line: one copy in the ring costs six times as much as one of their bytes."""
+FEW = 512
+"""So many ids stand in their line: up to here their bytes cost less than a place in the ring."""
 
 IDS = np.dtype("<i8")
 FLUSH_NS = 100_000_000

@@ -50,6 +50,10 @@ class _Pool:
         raw = times.tobytes()
         return int(times[0]) if raw == raw[:8] * len(times) else None
 
+    def any_after(self, time: int, blocks: Ids) -> bool:
+        """Whether one of them was allocated after that."""
+        return self.youngest > time and bool((self.born.take(blocks) > time).any())
+
     def decided(self, work: str) -> Times:
         """For copies of that name."""
         made = self._decided.get(work)
@@ -118,17 +122,13 @@ class Plans:
 
     def _one(self, copy: Copy) -> int | None:
         """When the whole copy was decided, 0 for never; `None` if that takes a closer look."""
-        given = (copy.source, copy.sources), (copy.target, copy.targets)
+        source, target = self._of(copy.source), self._of(copy.target)
         try:
-            (source, decided), (target, aimed) = [
-                (made := self._of(pool), made.at_once(blocks, copy.name)) for pool, blocks in given
-            ]
+            decided, aimed = source.at_once(copy.sources, copy.name), target.at_once(copy.targets, copy.name)
             if decided is None or aimed is None:
                 return None
-            one = max(decided, aimed)
-            if source.youngest > (decided or one) and (source.born.take(copy.sources) > (decided or one)).any():
-                return None
-            if target.youngest > (aimed or one) and (target.born.take(copy.targets) > (aimed or one)).any():
+            one = decided if decided > aimed else aimed
+            if source.any_after(decided or one, copy.sources) or target.any_after(aimed or one, copy.targets):
                 return None
         except IndexError:  # a block that the pool has not got
             return None
