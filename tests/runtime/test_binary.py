@@ -135,16 +135,19 @@ def test_few_ids_and_many(tmp_path: Path) -> None:
         out.pool("gpu", 5000)
         out.pool("cpu", 5000)
         for _ in range(60):
-            one, two = (rng.permutation(5000)[: rng.choice([1, form.FEW - 1, form.FEW, form.FEW + 1, 1000])] for _ in "ab")
+            one, two = (
+                rng.permutation(5000)[: rng.choice([1, form.FEW - 1, form.FEW, form.FEW + 1, 1000])] for _ in "ab"
+            )
             out.access("x", "h", "s", {"gpu": one}, {"gpu": two})
             out.copy("y", "h", "s", "gpu", one, "cpu", one[::-1], "any", None, None, None)
             out.alloc("gpu", two, "h")
             out.free("gpu", two.astype(np.int32), "h")
             expected += [one.tolist(), two.tolist(), one.tolist(), one[::-1].tolist(), two.tolist(), two.tolist()]
-    found: list[list[int]] = []
+    found: list[Any] = []
     for op in read(path)[1]:
-        for blocks in [op.blocks] if isinstance(op, Alloc | Free) else [*op.reads.values(), *op.writes.values()]:  # type: ignore[union-attr]
-            found.append(blocks.ids.tolist())  # type: ignore[attr-defined]
+        assert isinstance(op, Access | Alloc | Free)
+        sets = [*op.reads.values(), *op.writes.values()] if isinstance(op, Access) else [op.blocks]
+        found += [getattr(blocks, "ids", np.empty(0)).tolist() for blocks in sets]
     assert found == expected
 
 
@@ -199,7 +202,7 @@ def test_arrays(tmp_path: Path) -> None:
             out.access("copy", by="h", on="s", writes={"gpu": ids}, batch=True)
             ids[:] = 0
             out.access("read", by="h", on="s", reads={"gpu": np.array([7, 3, 3, 4, 4999], np.uint16)})
-            out.alloc("gpu", np.array([9, 8]), by="h")
+            out.alloc("gpu", np.array([9, 8]), "h")
             out.access("long", by="h", on="s", reads={"gpu": np.arange(5000)[::-1]})
     header, ops = read(tmp_path / "t.kvt")
     assert header.pools == {"gpu": 5000}
@@ -235,7 +238,7 @@ def test_a_call_that_fails_orders_nothing(tmp_path: Path) -> None:
     with Log(tmp_path / "t.kvt") as out:
         out.pool("gpu", 9)
         with out.blocking(event="good", by="h"):
-            out.record("s", "within", by="i")
+            out.record("s", "within", "i")
         with pytest.raises(KeyError), out.blocking(event="bad", by="h"):
             raise KeyError
         for number, op in enumerate([Sync("h", stream="s"), Sync("h", device="d")]):
@@ -253,7 +256,7 @@ def test_a_call_that_outlasts_the_ring(tmp_path: Path) -> None:
         inside = out.blocking(event="slow", by="h")
         with inside:
             for number in range(100):
-                out.put(f"t{number}", by="i")
+                out.put(f"t{number}", "i")
         with out.blocking(event="quick", by="h"):
             pass
     header, ops = read(tmp_path / "t.kvt")
@@ -267,7 +270,7 @@ def test_a_call_that_outlasts_the_ring(tmp_path: Path) -> None:
 def test_a_call_that_is_out_at_the_end(tmp_path: Path) -> None:
     out = Log(tmp_path / "t.kvt")
     out.hold(Sync("h", event="e"))
-    out.put("t", by="i")
+    out.put("t", "i")
     out.close()
     assert [type(op) for op in read(tmp_path / "t.kvt")[1]] == [Poll, Put]
 
@@ -320,13 +323,13 @@ def test_a_flush_in_the_middle(tmp_path: Path) -> None:
     path, copy = tmp_path / "t.kvt", tmp_path / "copy.kvt"
     with Log(path) as out:
         out.pool("gpu", 64)
-        out.put("a", by="h")
+        out.put("a", "h")
         with out.blocking(event="e", by="h"):
             out.flush_now()
             copy.write_bytes(path.read_bytes())
-        out.put("b", by="h")
+        out.put("b", "h")
         out.flush_now()
-        out.put("c", by="h")
+        out.put("c", "h")
     assert [type(op) for op in read(path)[1]] == [Put, Sync, Put, Put]
     header, ops = read(copy)
     assert header.pools == {"gpu": 64}
@@ -444,7 +447,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     heard: list[Exception] = []
     out = Log(tmp_path / "none" / "t.kvt", on_fault=heard.append)
     for _ in range(3):
-        out.put("t", by="h")
+        out.put("t", "h")
     with pytest.raises(FileNotFoundError):
         out.close()
     assert len(heard) == 1
@@ -455,7 +458,7 @@ def test_a_disk_that_is_full() -> None:
     heard: list[Exception] = []
     out = Log("/dev/full", on_fault=heard.append, lines=9, ring=2)
     for number in range(500):
-        out.put(f"t{number}", by="h")
+        out.put(f"t{number}", "h")
     with pytest.raises(OSError, match="No space"):
         out.close()
     assert len(heard) == 1
@@ -495,7 +498,7 @@ out = Log(sys.argv[1])
 out.pool("gpu", 9)
 end = time.monotonic() + 0.5
 while time.monotonic() < end:
-    out.put(f"t{out.ops}", by="h")
+    out.put(f"t{out.ops}", "h")
 time.sleep(0.2)
 os.kill(os.getpid(), 9)
 """

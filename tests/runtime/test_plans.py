@@ -30,7 +30,9 @@ class Rule:
             (stale.setdefault(min(old), []) if old else rest).append(pair)
         lines: Lines = [(time >> 1, *_sides(pairs)) for time, pairs in sorted(stale.items())]
         if rest:
-            sides = [(pool, block) for pair in rest for pool, block in zip((copy.source, copy.target), pair, strict=True)]
+            sides = [
+                (pool, block) for pair in rest for pool, block in zip((copy.source, copy.target), pair, strict=True)
+            ]
             latest = max(self.decided.get((pool, copy.name, block), 0) for pool, block in sides)
             youngest = max(self.born.get(side, 0) for side in sides)
             lines.append((latest >> 1 if latest > youngest else None, *_sides(rest)))
@@ -43,8 +45,8 @@ def _sides(pairs: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_against_the_rule(seed: int) -> None:
-    """Random allocs, decisions and copies of three names among three pools, one of which says no size; often of the same
-    blocks, so that copies of what was decided at once are among them.
+    """Random allocs, decisions and copies of three names among three pools, one of which says no size; often of the
+    same blocks, so that copies of what was decided at once are among them.
     """
     rng = np.random.default_rng(seed)
     plans, rule = Plans(), Rule()

@@ -117,8 +117,8 @@ class ToRecorder:
 class ToLog:
     """Lines go to the log alone; pools and streams to the recorder, which makes the header.
 
-    The lock is looked up with each line, so it is a plain attribute. In a forked child it is a new one, since the thread
-    that held it is not there; the child has no log, and counts its lines.
+    The lock is looked up with each line, so it is a plain attribute. In a forked child it is a new one, since the
+    thread that held it is not there; the child has no log, and counts its lines.
     """
 
     def __init__(self, recorder: Recorder, log: Log) -> None:

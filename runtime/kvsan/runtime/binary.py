@@ -1,9 +1,10 @@
 """The binary log: a run's ops at little cost in the engine's thread. `kvsan convert` makes JSON lines of it and back.
 
-A line costs the engine's thread some references in a list (no object that the garbage collector counts), and one copy of
-its ids, a set that is not small into a preallocated ring (no Python object a block). A thread of its own packs and writes what is full, so that
-the engine meets the disk only when the whole ring waits for it; what it does with the GIL held is one call of msgpack's
-encoder a segment, since that counts too. Nothing is left out for lack of room: then the engine's thread waits.
+A line costs the engine's thread some references in a list (no object that the garbage collector counts) and one copy of
+its ids: many of them into a preallocated ring, with no Python object a block. A thread of its own packs and writes what
+is full, so that the engine meets the disk only when the whole ring waits for it. What that thread does with the GIL
+held counts too: it is one call of msgpack's encoder a segment. Nothing is left out for lack of room: then the engine's
+thread waits.
 
     file   = MAGIC, chunk…         chunk = tag (4), bytes (u32), CRC-32 (u32), ops in it (u32), payload
     HEAD   = the trace's header as JSON (`TRACE.md`), as it stands; the last one counts
@@ -14,11 +15,11 @@ encoder a segment, since that counts too. Nothing is left out for lack of room: 
            | ACCESS, by, on, label, t, order and batch, planned, step, site, r, w, then r and w times: pool, set
     fourth = if need be, [itself, an object: the line's further keys]
     set    = bytes: a few ids (i64, little-endian) as they came; in JSON a list
-           | n: so many of the words, in the order of the lines, are its ids as they came; with a minus sign, half-open runs
+           | n: so many of the words, in the order of the lines: its ids as they came; with a minus sign, half-open runs
 
-Version 1 had LINES only, a list of lists: `[kind, by, on, text, t]`, `[kind, by, pool, n, t]`, `[ACCESS, by, on, label, t,
-order and batch, planned, step, site, [pool, n…], [pool, n…]]`, no set of bytes, further keys at the end of any. It is read and no longer
-written.
+Version 1 had LINES only, a list of lists: `[kind, by, on, text, t]`, `[kind, by, pool, n, t]`, `[ACCESS, by, on, label,
+t, order and batch, planned, step, site, [pool, n…], [pool, n…]]`, further keys at the end of any. It is read, and no
+longer written.
 
 A blocking call's line is written at its entry and counts; if the call fails, it is changed to one that orders nothing.
 So a segment is not let go while such a call is out. If the whole ring waits for one, its line is made to order
@@ -686,8 +687,8 @@ def _extra(lines: list[Any]) -> int:
 
 
 def _pack(line: list[Any], segment: Segment, used: int, sets: Sets) -> int:
-    """Puts each set's pool and what stands for it behind the line; words are copied behind `used`. Raises `ValueError` if
-    there is no room.
+    """Puts each set's pool and what stands for it behind the line; words are copied behind `used`. Raises `ValueError`
+    if there is no room.
     """
     for pool, given in sets.items():
         if type(given) is np.ndarray:

@@ -37,8 +37,8 @@ Sets = Mapping[str, Ids]
 
 
 class Sink(Protocol):
-    """Takes lines. All methods but `blocking` are called with `lock` held, and with their arguments by position (that is
-    cheaper); none may change an array or keep it.
+    """Takes lines. All methods but `blocking` are called with `lock` held; none may change an array or keep it.
+    Arguments are given by position, which is cheaper.
 
     A sink that fails says so by its own means and lets the engine go on. It may raise what is meant for the engine (a
     checker that halts it), once it has taken the line.

@@ -2,8 +2,8 @@
 
 A log that was cut off between two chunks reads to there; its header then says that it was not seen whole, and the
 verdict is Incomplete. A chunk that is cut off, or whose sum is wrong, is a `TraceError` that says how many whole ops
-lie before it; `salvage` reads those and stops. What stands in a chunk is data: numbers, texts, lists and objects of JSON
-or of msgpack, each checked for its type.
+lie before it; `salvage` reads those and stops. What stands in a chunk is data: numbers, texts, lists and objects, of
+JSON or of msgpack, each checked for its type.
 """
 
 from __future__ import annotations
