@@ -99,8 +99,8 @@ FEW = 512
 
 IDS = np.dtype("<i8")
 FLUSH_NS = 250_000_000
-"""A segment that is not full is handed on after this long: what a process that is killed loses. It costs the engine some
-0.1 ms each time, in caches that hold other things, and a switch of threads.
+"""A segment that is not full is handed on after this long: what a process that is killed loses. Each time costs the
+engine some 0.1 ms, in caches that hold other things.
 """
 NEVER = 1 << 63
 STAYED_ON = "kvsan stayed on"
