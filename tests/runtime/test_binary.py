@@ -8,9 +8,11 @@ import os
 import subprocess
 import sys
 import zlib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -22,7 +24,8 @@ from kvsan.checker.convert import convert
 from kvsan.checker.trace import from_objects
 from kvsan.checker.trace.header import Header
 from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Poll, Put, Record, Sync, Touch, Wait
-from kvsan.runtime.binary import CHUNK, MAGIC, Log
+from kvsan.runtime import binary as form
+from kvsan.runtime.binary import CHUNK, LINES, MAGIC, PACKED, Log
 from oracle import Op as Line
 from random_traces import random_trace
 from trace_strategies import traces
@@ -56,6 +59,10 @@ def read(path: Path, *, salvage: bool = False) -> tuple[Header, list[Op]]:
         return trace.header, list(trace)
 
 
+def read_accesses(path: Path) -> list[Access]:
+    return [op for op in read(path)[1] if isinstance(op, Access)]
+
+
 def write(path: Path, header: Header, ops: list[Op], **more: Any) -> None:
     with Log(path, header=lambda whole, lost: header.document(), **more) as out:
         out.open()
@@ -78,6 +85,70 @@ def test_random_traces(tmp_path: Path, words: int) -> None:
         ops = list(trace)
         write(tmp_path / "t.kvt", trace.header, ops, words=words, ring=2)
         assert read(tmp_path / "t.kvt") == (trace.header, ops), f"seed {seed}"
+
+
+VERSION_1 = Path(__file__).parent / "data/version_1.kvt"
+"""`write(…, HEADER, EVERY, words=6)` of a kvsan that wrote version 1."""
+
+
+def test_a_log_of_version_1(tmp_path: Path) -> None:
+    """It reads as ever, converts to one of today, and what is cut off of it is found."""
+    data = VERSION_1.read_bytes()
+    assert data[: len(MAGIC)] == form.MARK + (1).to_bytes(4, "little")
+    assert read(VERSION_1) == (HEADER, EVERY)
+    convert(str(VERSION_1), str(tmp_path / "t.kvt"))
+    assert (tmp_path / "t.kvt").read_bytes()[: len(MAGIC)] == MAGIC
+    assert read(tmp_path / "t.kvt") == (HEADER, EVERY)
+    (tmp_path / "cut.kvt").write_bytes(data[:-1])
+    with pytest.raises(TraceError, match="is cut off"):
+        read(tmp_path / "cut.kvt")
+
+
+def test_what_msgpack_has_not_got(tmp_path: Path) -> None:
+    """A segment with an int past 64 bits is JSON, and only that; its few ids are a list there."""
+    path = tmp_path / "t.kvt"
+    with Log(path, lines=1) as out:
+        out.pool("gpu", 9)
+        for step in (1 << 63, 1 << 64, 1 << 70):
+            out.access("x", by="h", on="s", reads={"gpu": np.array([7, 3])}, step=step)
+    assert [tag for tag, _, _ in chunks(path.read_bytes()) if tag != b"HEAD"] == [PACKED, LINES, LINES]
+    assert [(op.step, str(op.reads["gpu"])) for op in read_accesses(path)] == [
+        (1 << 63, "3,7"),
+        (1 << 64, "3,7"),
+        (1 << 70, "3,7"),
+    ]
+
+
+def test_without_msgspec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(form, "_to_msgpack", None)
+    write(tmp_path / "t.kvt", HEADER, EVERY)
+    assert {tag for tag, _, _ in chunks((tmp_path / "t.kvt").read_bytes())} == {b"HEAD", LINES}
+    assert read(tmp_path / "t.kvt") == (HEADER, EVERY)
+
+
+def test_few_ids_and_many(tmp_path: Path) -> None:
+    """On both sides of what stands in its line, in any mixture, in accesses, copies and lives."""
+    path = tmp_path / "t.kvt"
+    rng = np.random.default_rng(1)
+    expected: list[list[int]] = []
+    with Log(path, words=5000, lines=9, ring=2) as out:
+        out.pool("gpu", 5000)
+        out.pool("cpu", 5000)
+        for _ in range(60):
+            one, two = (
+                rng.permutation(5000)[: rng.choice([1, form.FEW - 1, form.FEW, form.FEW + 1, 1000])] for _ in "ab"
+            )
+            out.access("x", "h", "s", {"gpu": one}, {"gpu": two})
+            out.copy("y", "h", "s", "gpu", one, "cpu", one[::-1], "any", None, None, None)
+            out.alloc("gpu", two, "h")
+            out.free("gpu", two.astype(np.int32), "h")
+            expected += [one.tolist(), two.tolist(), one.tolist(), one[::-1].tolist(), two.tolist(), two.tolist()]
+    found: list[Any] = []
+    for op in read(path)[1]:
+        assert isinstance(op, Access | Alloc | Free)
+        sets = [*op.reads.values(), *op.writes.values()] if isinstance(op, Access) else [op.blocks]
+        found += [getattr(blocks, "ids", np.empty(0)).tolist() for blocks in sets]
+    assert found == expected
 
 
 @given(traces())
@@ -131,7 +202,7 @@ def test_arrays(tmp_path: Path) -> None:
             out.access("copy", by="h", on="s", writes={"gpu": ids}, batch=True)
             ids[:] = 0
             out.access("read", by="h", on="s", reads={"gpu": np.array([7, 3, 3, 4, 4999], np.uint16)})
-            out.alloc("gpu", np.array([9, 8]), by="h")
+            out.alloc("gpu", np.array([9, 8]), "h")
             out.access("long", by="h", on="s", reads={"gpu": np.arange(5000)[::-1]})
     header, ops = read(tmp_path / "t.kvt")
     assert header.pools == {"gpu": 5000}
@@ -167,7 +238,7 @@ def test_a_call_that_fails_orders_nothing(tmp_path: Path) -> None:
     with Log(tmp_path / "t.kvt") as out:
         out.pool("gpu", 9)
         with out.blocking(event="good", by="h"):
-            out.record("s", "within", by="i")
+            out.record("s", "within", "i")
         with pytest.raises(KeyError), out.blocking(event="bad", by="h"):
             raise KeyError
         for number, op in enumerate([Sync("h", stream="s"), Sync("h", device="d")]):
@@ -185,7 +256,7 @@ def test_a_call_that_outlasts_the_ring(tmp_path: Path) -> None:
         inside = out.blocking(event="slow", by="h")
         with inside:
             for number in range(100):
-                out.put(f"t{number}", by="i")
+                out.put(f"t{number}", "i")
         with out.blocking(event="quick", by="h"):
             pass
     header, ops = read(tmp_path / "t.kvt")
@@ -199,7 +270,7 @@ def test_a_call_that_outlasts_the_ring(tmp_path: Path) -> None:
 def test_a_call_that_is_out_at_the_end(tmp_path: Path) -> None:
     out = Log(tmp_path / "t.kvt")
     out.hold(Sync("h", event="e"))
-    out.put("t", by="i")
+    out.put("t", "i")
     out.close()
     assert [type(op) for op in read(tmp_path / "t.kvt")[1]] == [Poll, Put]
 
@@ -219,7 +290,7 @@ def read_or_error(path: Path) -> tuple[Header, list[Op]] | None:
 
 
 def log_of(path: Path, count: int = 400) -> bytes:
-    with Log(path, words=64) as out:
+    with Log(path, lines=64) as out:
         out.pool("gpu", 64)
         out.stream("s")
         for number in range(count):
@@ -252,13 +323,13 @@ def test_a_flush_in_the_middle(tmp_path: Path) -> None:
     path, copy = tmp_path / "t.kvt", tmp_path / "copy.kvt"
     with Log(path) as out:
         out.pool("gpu", 64)
-        out.put("a", by="h")
+        out.put("a", "h")
         with out.blocking(event="e", by="h"):
             out.flush_now()
             copy.write_bytes(path.read_bytes())
-        out.put("b", by="h")
+        out.put("b", "h")
         out.flush_now()
-        out.put("c", by="h")
+        out.put("c", "h")
     assert [type(op) for op in read(path)[1]] == [Put, Sync, Put, Put]
     header, ops = read(copy)
     assert header.pools == {"gpu": 64}
@@ -270,7 +341,7 @@ def test_cut_off_and_salvaged(tmp_path: Path) -> None:
     path = tmp_path / "t.kvt"
     data = log_of(path)
     whole = read(path)[1]
-    parts = [part for part in chunks(data) if part[0] == b"LINE"]
+    parts = [part for part in chunks(data) if part[0] == PACKED]
     for _, start, end in (parts[1], parts[-1]):
         for at in (start + 1, start + CHUNK.size, end - 1):
             path.write_bytes(data[:at])
@@ -286,7 +357,7 @@ def test_damaged_and_salvaged(tmp_path: Path) -> None:
     path, saved = tmp_path / "t.kvt", tmp_path / "saved.jsonl"
     data = log_of(path)
     whole = read(path)[1]
-    _, start, end = [part for part in chunks(data) if part[0] == b"LINE"][2]
+    _, start, end = [part for part in chunks(data) if part[0] == PACKED][2]
     for at in (start, start + 5, start + 9, start + CHUNK.size + 40, end - 1):
         path.write_bytes(data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :])
         with pytest.raises(TraceError, match=r"is (damaged|cut off)"):
@@ -318,7 +389,7 @@ def test_what_is_no_log(tmp_path: Path) -> None:
     for data, wrong in [
         (MAGIC[:4], "is no kvsan log"),
         (MAGIC[:9], "is cut off in its first bytes"),
-        (MAGIC[:8] + (2).to_bytes(4, "little"), "is a log of version 2"),
+        (MAGIC[:8] + (3).to_bytes(4, "little"), "is a log of version 3; accepted: version 1 or 2"),
         (MAGIC, "has no header"),
     ]:
         path.write_bytes(data)
@@ -329,7 +400,7 @@ def test_what_is_no_log(tmp_path: Path) -> None:
 def test_records_that_make_no_sense_under_a_good_sum(tmp_path: Path) -> None:
     path = tmp_path / "t.kvt"
     data = log_of(path, 10)
-    tag, start, end = next(part for part in chunks(data) if part[0] == b"LINE")
+    tag, start, end = next(part for part in chunks(data) if part[0] == PACKED)
     rng = np.random.default_rng(5)
     for _ in range(200):
         body = bytearray(data[start + CHUNK.size : end])
@@ -337,6 +408,35 @@ def test_records_that_make_no_sense_under_a_good_sum(tmp_path: Path) -> None:
         head = CHUNK.pack(tag, len(body), zlib.crc32(body), 10)
         path.write_bytes(data[:start] + head + body + data[end:])
         read_or_error(path)
+
+
+WRONG: list[tuple[list[Any], str]] = [
+    ([form.PUT, "h", None, ["t", {"x": datetime.now(UTC)}], 1], "a value of type datetime"),
+    ([form.PUT, "h", None, ["t", {"x": [b""]}], 1], "a value of type bytes"),
+    ([form.PUT, "h", None, ["t", {1: 2}], 1], "a name that is no text"),
+    ([form.PUT, "h", None, b"t", 1], "a name that is no text"),
+    ([form.PUT, "h", None, "t", True], "a time that is no number"),
+    ([form.PUT, "h", None, "t"], "not enough values"),
+    ([form.ALLOC, "h", "gpu", b"", 1], "a set that is none"),
+    ([form.ALLOC, "h", "gpu", b"1234567", 1], "buffer size"),
+    ([form.ALLOC, "h", "gpu", [True], 1], "a set that is none"),
+    ([form.ALLOC, "h", "gpu", 3, 1], "a set that is cut off"),
+    ([form.ACCESS, "h", "s", "x", 1, 0, None, None, None, 1, 1, "gpu", b"12345678"], "sets that are cut off"),
+    ([form.ACCESS, "h", "s", "x", 1, 0, None, None, None, 2, -1, "gpu", b"12345678"], "sets that are cut off"),
+    ([99, "h", None, "t", 1], "a line of kind 99"),
+]
+
+
+@pytest.mark.parametrize(("line", "wrong"), WRONG, ids=[wrong for _, wrong in WRONG])
+def test_what_no_log_says(tmp_path: Path, line: list[Any], wrong: str) -> None:
+    """Under a good sum, and in what msgpack can say: it is data all the same, and of the wrong type."""
+    path = tmp_path / "t.kvt"
+    data = log_of(path, 10)
+    tag, start, end = next(part for part in chunks(data) if part[0] == PACKED)
+    body = form.COUNT.pack(0) + msgspec.msgpack.encode(line)
+    path.write_bytes(data[:start] + CHUNK.pack(tag, len(body), zlib.crc32(body), 1) + body + data[end:])
+    with pytest.raises(TraceError, match=wrong):
+        read(path)
 
 
 # ── errors of the file ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -347,7 +447,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     heard: list[Exception] = []
     out = Log(tmp_path / "none" / "t.kvt", on_fault=heard.append)
     for _ in range(3):
-        out.put("t", by="h")
+        out.put("t", "h")
     with pytest.raises(FileNotFoundError):
         out.close()
     assert len(heard) == 1
@@ -358,7 +458,7 @@ def test_a_disk_that_is_full() -> None:
     heard: list[Exception] = []
     out = Log("/dev/full", on_fault=heard.append, lines=9, ring=2)
     for number in range(500):
-        out.put(f"t{number}", by="h")
+        out.put(f"t{number}", "h")
     with pytest.raises(OSError, match="No space"):
         out.close()
     assert len(heard) == 1
@@ -398,7 +498,7 @@ out = Log(sys.argv[1])
 out.pool("gpu", 9)
 end = time.monotonic() + 0.5
 while time.monotonic() < end:
-    out.put(f"t{out.ops}", by="h")
+    out.put(f"t{out.ops}", "h")
 time.sleep(0.2)
 os.kill(os.getpid(), 9)
 """

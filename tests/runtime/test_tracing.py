@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -456,6 +458,45 @@ def test_straight_to_the_log_only_if_nobody_else_logs(tmp_path: Path) -> None:
         assert isinstance(device, Traced)
         assert isinstance(device.sink, ToLog) != others
         session.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_child_that_was_forked_while_a_line_was_logged(tmp_path: Path) -> None:
+    """The thread that holds the lock is not in the child, whose engine goes on. The file is the parent's."""
+    path = tmp_path / "t.kvt"
+    session = Session(options(tmp_path, trace=str(path), check=False))
+    device = session.watch(NullDevice())
+    assert isinstance(device, Traced)
+    assert isinstance(device.sink, ToLog)
+    device.memory("gpu", (1, 64), host=False)
+    device.stream("compute", side=False)
+    host = device.host("host")
+    host.record("compute", "before")
+    held, forked = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with device.sink.lock:
+            held.set()
+            forked.wait(20)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert held.wait(10)
+    child = os.fork()
+    if not child:
+        signal.alarm(10)  # it would wait for ever
+        session.forked()
+        host.record("compute", "in the child")
+        host.sync("in the child")
+        os._exit(0)
+    forked.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    host.record("compute", "after")
+    session.close()
+    with open_trace(path) as trace:
+        assert [op.event for op in trace if isinstance(op, Record)] == ["before", "after"]
 
 
 def test_two_devices_of_one_session(tmp_path: Path) -> None:

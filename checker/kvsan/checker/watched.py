@@ -7,14 +7,18 @@ only done if no other attachment logs to the session, since the two would number
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
+from threading import RLock
 from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
 
 from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.binaryfile import BinaryTrace
+from kvsan.model.ops import Source
 from kvsan.runtime.binary import Log
-from kvsan.runtime.device import Device
-from kvsan.runtime.tracing import Traced
+from kvsan.runtime.device import Device, Ids
+from kvsan.runtime.tracing import Sets, Sink, Traced
 
 if TYPE_CHECKING:
     from kvsan.checker.session import Session
@@ -23,14 +27,11 @@ ATTACHED = "kvsan.runtime"
 
 
 class ToRecorder:
-    """A `Sink` of the runtime: the recorder's own methods. Streams are known to it by name alone."""
+    """A `Sink` of the runtime: the recorder's own methods, by keyword. Streams are known to it by name alone."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.pool, self.mark, self.blocking = recorder.pool, recorder.mark, recorder.blocking
-        self.access, self.record, self.wait, self.poll = recorder.access, recorder.record, recorder.wait, recorder.poll
-        self.put, self.get, self.drop = recorder.put, recorder.get, recorder.drop
-        self.alloc, self.free, self.touch = recorder.alloc, recorder.free, recorder.touch
+        self.pool, self.mark = recorder.pool, recorder.mark
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
@@ -39,16 +40,101 @@ class ToRecorder:
     def stream(self, name: str) -> str:
         return self._recorder.stream(0, -1 - len(self._recorder.streams), name=name, kind="nonblocking")
 
+    def access(
+        self,
+        label: str,
+        by: str,
+        on: str | None,
+        reads: Sets,
+        writes: Sets,
+        order: Source = "stream",
+        batch: bool = False,
+        planned: int | None = None,
+        step: int | None = None,
+        site: str | None = None,
+    ) -> None:
+        self._recorder.access(
+            label,
+            by=by,
+            on=on,
+            reads=reads,
+            writes=writes,
+            order=order,
+            batch=batch,
+            planned=planned,
+            step=step,
+            site=site,
+        )
 
-class ToLog(ToRecorder):
-    """Lines go to the log alone; pools and streams to the recorder, which makes the header."""
+    def copy(
+        self,
+        label: str,
+        by: str,
+        on: str,
+        source: str,
+        sources: Ids,
+        target: str,
+        targets: Ids,
+        order: Source,
+        planned: int | None,
+        step: int | None,
+        site: str | None,
+    ) -> None:
+        reads, writes = {source: sources}, {target: targets}
+        self.access(label, by, on, reads, writes, order, True, planned, step, site)
+
+    def record(self, on: str, event: str, by: str) -> None:
+        self._recorder.record(on, event, by=by)
+
+    def wait(self, on: str, event: str, by: str) -> None:
+        self._recorder.wait(on, event, by=by)
+
+    def poll(self, event: str, done: bool, by: str) -> None:
+        self._recorder.poll(event, done, by=by)
+
+    def blocking(self, event: str, by: str) -> AbstractContextManager[Any]:
+        return self._recorder.blocking(event=event, by=by)
+
+    def drop(self, event: str, by: str) -> None:
+        self._recorder.drop(event, by=by)
+
+    def put(self, token: str, by: str) -> None:
+        self._recorder.put(token, by=by)
+
+    def get(self, token: str, by: str) -> None:
+        self._recorder.get(token, by=by)
+
+    def alloc(self, pool: str, blocks: Ids, by: str) -> None:
+        self._recorder.alloc(pool, blocks, by=by)
+
+    def free(self, pool: str, blocks: Ids, by: str) -> None:
+        self._recorder.free(pool, blocks, by=by)
+
+    def touch(self, pool: str, blocks: Ids, by: str) -> None:
+        self._recorder.touch(pool, blocks, by=by)
+
+
+class ToLog:
+    """Lines go to the log alone; pools and streams to the recorder, which makes the header.
+
+    The lock is looked up with each line, so it is a plain attribute. In a forked child it is a new one, since the
+    thread that held it is not there; the child has no log, and counts its lines.
+    """
 
     def __init__(self, recorder: Recorder, log: Log) -> None:
-        super().__init__(recorder)
-        self.mark, self.blocking = log.mark, log.blocking  # type: ignore[assignment]
-        self.access, self.record, self.wait, self.poll = log.access, log.record, log.wait, log.poll  # type: ignore[assignment]
-        self.put, self.get, self.drop = log.put, log.get, log.drop  # type: ignore[assignment]
-        self.alloc, self.free, self.touch = log.alloc, log.free, log.touch  # type: ignore[assignment]
+        self._log = log
+        self.lock = log.lock = recorder.lock
+        self.pool, self.stream = recorder.pool, ToRecorder(recorder).stream
+        self.mark, self.blocking, self.access = log.mark, log.blocking, log.access
+        self.copy = log.copy
+        self.record, self.wait, self.poll, self.drop = log.record, log.wait, log.poll, log.drop
+        self.put, self.get = log.put, log.get
+        self.alloc, self.free, self.touch = log.alloc, log.free, log.touch
+        here = WeakMethod(self._forked)
+        os.register_at_fork(after_in_child=lambda: (forked := here()) and forked())
+
+    def _forked(self) -> None:
+        self.lock = self._log.lock = RLock()
 
 
 def watch(session: Session, device: Device, *, sites: bool = False) -> Device:
@@ -59,11 +145,10 @@ def watch(session: Session, device: Device, *, sites: bool = False) -> Device:
         others = len(recorder.attachments) - len(known)
         prefix = f"{len(known) + 1}." if known else ""
         trace = session.trace
-        sink: ToRecorder
+        sink: Sink
         if isinstance(trace, BinaryTrace) and session.check is None and not others and not recorder.ops:
             sink = ToLog(recorder, trace.log)
             session.ops = lambda: trace.log.ops
-            trace.log.lock = recorder.lock
             trace.log.on_fault = lambda error: recorder.fault("the binary log", error)
         else:
             sink = ToRecorder(recorder)

@@ -7,6 +7,10 @@ whether a block was allocated after its copy was decided:
 - none was: the latest decision stands for all; if a block without a decision was allocated after it, none is given;
 - some were: the copy is logged in parts of whole pairs, those blocks with their own decision, the rest as above.
 
+Most often all blocks of a copy were decided at once and none was allocated since: that is seen with one look-up a side
+and no arithmetic of arrays, each call of which costs a microsecond (in an engine that has other things in its caches
+ten).
+
 Relies on: `Host.plan` being called when a block's copy is decided, after the alloc of what it is decided for. A
 decision stands until the next one of that block for a copy of the same name. Does not cover: decisions that are carried
 out by a kernel.
@@ -14,7 +18,7 @@ out by a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +30,29 @@ Part = tuple[int | None, Ids, Ids]
 
 
 class _Pool:
-    """By block: when its latest copy of each name was decided, and when it was allocated last. 0: never."""
+    """By block: when its latest copy of each name was decided, and when it was allocated last. 0: never. `youngest` is
+    when any block was.
+    """
 
-    __slots__ = ("_decided", "born")
+    __slots__ = ("_decided", "born", "youngest")
 
     def __init__(self, size: int) -> None:
         self._decided: dict[str, Times] = {}
         self.born: Times = np.zeros(size, np.int64)
+        self.youngest = 0
+
+    def at_once(self, blocks: Ids, work: str) -> int | None:
+        """When the copies of that name of these blocks were decided; `None`: not all at once."""
+        made = self._decided.get(work)
+        if made is None:
+            return 0
+        times = made.take(blocks)
+        raw = times.tobytes()
+        return int(times[0]) if raw == raw[:8] * len(times) else None
+
+    def any_after(self, time: int, blocks: Ids) -> bool:
+        """Whether one of them was allocated after that."""
+        return self.youngest > time and bool((self.born.take(blocks) > time).any())
 
     def decided(self, work: str) -> Times:
         """For copies of that name."""
@@ -77,28 +97,42 @@ class Plans:
     def alloc(self, pool: str, blocks: Ids, line: int | None) -> None:
         """These blocks begin a new generation, at that line."""
         made, time = self._of(pool), 2 * (line or 0)
+        made.youngest = time
         try:
             made.born[blocks] = time
         except IndexError:
             made.hold(blocks)
             made.born[blocks] = time
 
-    def of(self, copy: Copy) -> Iterator[Part]:
+    def of(self, copy: Copy) -> Iterable[Part]:
         """The lines that the copy is logged as: `planned`, its sources and its targets."""
-        if not self._any:
-            yield None, copy.sources, copy.targets
-            return
+        one = self._one(copy) if self._any else 0
+        if one is not None:
+            return ((one >> 1 if one else None, copy.sources, copy.targets),)
         sides = [self._times(copy.source, copy.sources, copy.name), self._times(copy.target, copy.targets, copy.name)]
-        one = max(int(decided[0]) for decided, _ in sides)  # most often all were decided at once
+        one = max(int(decided[0]) for decided, _ in sides)
         if not any(
             np.count_nonzero(born > one)
             or np.count_nonzero(decided > one)
             or np.count_nonzero((born > decided) & (decided > 0))
             for decided, born in sides
         ):
-            yield (one >> 1 if one else None), copy.sources, copy.targets
-            return
-        yield from _apart(copy, sides)
+            return ((one >> 1 if one else None, copy.sources, copy.targets),)
+        return _apart(copy, sides)
+
+    def _one(self, copy: Copy) -> int | None:
+        """When the whole copy was decided, 0 for never; `None` if that takes a closer look."""
+        source, target = self._of(copy.source), self._of(copy.target)
+        try:
+            decided, aimed = source.at_once(copy.sources, copy.name), target.at_once(copy.targets, copy.name)
+            if decided is None or aimed is None:
+                return None
+            one = decided if decided > aimed else aimed
+            if source.any_after(decided or one, copy.sources) or target.any_after(aimed or one, copy.targets):
+                return None
+        except IndexError:  # a block that the pool has not got
+            return None
+        return one
 
     def _times(self, pool: str, blocks: Ids, work: str) -> tuple[Times, Times]:
         made = self._of(pool)

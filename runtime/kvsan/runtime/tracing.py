@@ -38,6 +38,7 @@ Sets = Mapping[str, Ids]
 
 class Sink(Protocol):
     """Takes lines. All methods but `blocking` are called with `lock` held; none may change an array or keep it.
+    Arguments are given by position, which is cheaper.
 
     A sink that fails says so by its own means and lets the engine go on. It may raise what is meant for the engine (a
     checker that halts it), once it has taken the line.
@@ -58,7 +59,6 @@ class Sink(Protocol):
     def access(
         self,
         label: str,
-        *,
         by: str,
         on: str | None,
         reads: Sets,
@@ -71,26 +71,42 @@ class Sink(Protocol):
     ) -> Any:
         """Sets without ids are left out; without any there is no line."""
 
-    def record(self, on: str, event: str, *, by: str) -> None: ...
+    def copy(
+        self,
+        label: str,
+        by: str,
+        on: str,
+        source: str,
+        sources: Ids,
+        target: str,
+        targets: Ids,
+        order: Source,
+        planned: int | None,
+        step: int | None,
+        site: str | None,
+    ) -> None:
+        """An access, batch, that reads one pool and writes another, of as many blocks: at least one."""
 
-    def wait(self, on: str, event: str, *, by: str) -> None: ...
+    def record(self, on: str, event: str, by: str) -> None: ...
 
-    def poll(self, event: str, done: bool, *, by: str) -> None: ...
+    def wait(self, on: str, event: str, by: str) -> None: ...
 
-    def blocking(self, *, event: str, by: str) -> AbstractContextManager[Any]:
+    def poll(self, event: str, done: bool, by: str) -> None: ...
+
+    def blocking(self, event: str, by: str) -> AbstractContextManager[Any]:
         """Around a call that blocks."""
 
-    def drop(self, event: str, *, by: str) -> None: ...
+    def drop(self, event: str, by: str) -> None: ...
 
-    def put(self, token: str, *, by: str) -> None: ...
+    def put(self, token: str, by: str) -> None: ...
 
-    def get(self, token: str, *, by: str) -> None: ...
+    def get(self, token: str, by: str) -> None: ...
 
-    def alloc(self, pool: str, blocks: Ids, *, by: str) -> None: ...
+    def alloc(self, pool: str, blocks: Ids, by: str) -> None: ...
 
-    def free(self, pool: str, blocks: Ids, *, by: str) -> None: ...
+    def free(self, pool: str, blocks: Ids, by: str) -> None: ...
 
-    def touch(self, pool: str, blocks: Ids, *, by: str) -> None: ...
+    def touch(self, pool: str, blocks: Ids, by: str) -> None: ...
 
 
 class Parcel(NamedTuple):
@@ -178,37 +194,37 @@ class _TracedHost:
         sink = self._sink
         with sink.lock:
             self._host.record(stream, event)
-            sink.record(self._streams[stream], self._prefix + event, by=self._by)
+            sink.record(self._streams[stream], self._prefix + event, self._by)
 
     def wait(self, stream: str, event: str) -> None:
         sink = self._sink
         with sink.lock:
             self._host.wait(stream, event)
-            sink.wait(self._streams[stream], self._prefix + event, by=self._by)
+            sink.wait(self._streams[stream], self._prefix + event, self._by)
 
     def query(self, event: str) -> bool:
         sink = self._sink
         with sink.lock:
             done = self._host.query(event)
-            sink.poll(self._prefix + event, done, by=self._by)
+            sink.poll(self._prefix + event, done, self._by)
         return done
 
     def sync(self, event: str) -> None:
-        with self._sink.blocking(event=self._prefix + event, by=self._by):
+        with self._sink.blocking(self._prefix + event, self._by):
             self._host.sync(event)
 
     def drop(self, event: str) -> None:
         sink = self._sink
         with sink.lock:
             self._host.drop(event)
-            sink.drop(self._prefix + event, by=self._by)
+            sink.drop(self._prefix + event, self._by)
 
     def put(self, queue: str, item: Any) -> None:
         sink = self._sink
         with sink.lock:
             token = self._device.token(queue)
             self._host.put(queue, Parcel(token, item))
-            sink.put(token, by=self._by)
+            sink.put(token, self._by)
 
     def get(self, queue: str) -> Any:
         sink = self._sink
@@ -216,7 +232,7 @@ class _TracedHost:
             found = self._host.get(queue)
             if type(found) is not Parcel:  # nothing, or an item that was put before anybody looked
                 return found
-            sink.get(found.token, by=self._by)
+            sink.get(found.token, self._by)
         return found.item
 
     # ── accesses ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -229,17 +245,18 @@ class _TracedHost:
                 return
             site = self._site() if self._site is not None else None
             for planned, sources, targets in self._plans.of(copy):
-                sink.access(
+                sink.copy(
                     copy.name,
-                    by=self._by,
-                    on=self._streams[stream],
-                    reads={prefix + copy.source: sources},
-                    writes={prefix + copy.target: targets},
-                    order=copy.order,
-                    batch=True,
-                    planned=planned,
-                    step=copy.step,
-                    site=site,
+                    self._by,
+                    self._streams[stream],
+                    prefix + copy.source,
+                    sources,
+                    prefix + copy.target,
+                    targets,
+                    copy.order,
+                    planned,
+                    copy.step,
+                    site,
                 )
 
     def launch(self, stream: str, kernel: Kernel) -> None:
@@ -270,7 +287,7 @@ class _TracedHost:
             reads = {prefix + pool: ids for pool, ids in reads.items()}
             writes = {prefix + pool: ids for pool, ids in writes.items()}
         site = self._site() if self._site is not None else None
-        self._sink.access(kernel.name, by=self._by, on=on, reads=reads, writes=writes, step=kernel.step, site=site)
+        self._sink.access(kernel.name, self._by, on, reads, writes, "stream", False, None, kernel.step, site)
 
     # ── lives ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -279,7 +296,7 @@ class _TracedHost:
         with sink.lock:
             self._host.alloc(pool, blocks)
             if len(blocks):
-                sink.alloc(self._prefix + pool, blocks, by=self._by)
+                sink.alloc(self._prefix + pool, blocks, self._by)
                 self._plans.alloc(pool, blocks, sink.mark())
 
     def free(self, pool: str, blocks: Ids) -> None:
@@ -287,14 +304,14 @@ class _TracedHost:
         with sink.lock:
             self._host.free(pool, blocks)
             if len(blocks):
-                sink.free(self._prefix + pool, blocks, by=self._by)
+                sink.free(self._prefix + pool, blocks, self._by)
 
     def touch(self, pool: str, blocks: Ids) -> None:
         sink = self._sink
         with sink.lock:
             self._host.touch(pool, blocks)
             if len(blocks):
-                sink.touch(self._prefix + pool, blocks, by=self._by)
+                sink.touch(self._prefix + pool, blocks, self._by)
 
     def plan(self, pool: str, blocks: Ids, work: str) -> None:
         with self._sink.lock:
@@ -338,52 +355,56 @@ class Tee:
         first, *_ = [sink.stream(name) for sink in self._all]
         return first
 
-    def blocking(self, *, event: str, by: str) -> AbstractContextManager[Any]:
-        return _Blocking(self.lock, [sink.blocking(event=event, by=by) for sink in self._all])
+    def blocking(self, event: str, by: str) -> AbstractContextManager[Any]:
+        return _Blocking(self.lock, [sink.blocking(event, by) for sink in self._all])
 
     def pool(self, name: str, blocks: int) -> None:
         for sink in self._all:
             sink.pool(name, blocks)
 
-    def access(self, label: str, **given: Any) -> None:
+    def access(self, label: str, by: str, on: str | None, reads: Sets, writes: Sets, *given: Any) -> None:
         for sink in self._all:
-            sink.access(label, **given)
+            sink.access(label, by, on, reads, writes, *given)
 
-    def record(self, on: str, event: str, *, by: str) -> None:
+    def copy(self, label: str, by: str, on: str, source: str, sources: Ids, target: str, *given: Any) -> None:
         for sink in self._all:
-            sink.record(on, event, by=by)
+            sink.copy(label, by, on, source, sources, target, *given)
 
-    def wait(self, on: str, event: str, *, by: str) -> None:
+    def record(self, on: str, event: str, by: str) -> None:
         for sink in self._all:
-            sink.wait(on, event, by=by)
+            sink.record(on, event, by)
 
-    def poll(self, event: str, done: bool, *, by: str) -> None:
+    def wait(self, on: str, event: str, by: str) -> None:
         for sink in self._all:
-            sink.poll(event, done, by=by)
+            sink.wait(on, event, by)
 
-    def drop(self, event: str, *, by: str) -> None:
+    def poll(self, event: str, done: bool, by: str) -> None:
         for sink in self._all:
-            sink.drop(event, by=by)
+            sink.poll(event, done, by)
 
-    def put(self, token: str, *, by: str) -> None:
+    def drop(self, event: str, by: str) -> None:
         for sink in self._all:
-            sink.put(token, by=by)
+            sink.drop(event, by)
 
-    def get(self, token: str, *, by: str) -> None:
+    def put(self, token: str, by: str) -> None:
         for sink in self._all:
-            sink.get(token, by=by)
+            sink.put(token, by)
 
-    def alloc(self, pool: str, blocks: Ids, *, by: str) -> None:
+    def get(self, token: str, by: str) -> None:
         for sink in self._all:
-            sink.alloc(pool, blocks, by=by)
+            sink.get(token, by)
 
-    def free(self, pool: str, blocks: Ids, *, by: str) -> None:
+    def alloc(self, pool: str, blocks: Ids, by: str) -> None:
         for sink in self._all:
-            sink.free(pool, blocks, by=by)
+            sink.alloc(pool, blocks, by)
 
-    def touch(self, pool: str, blocks: Ids, *, by: str) -> None:
+    def free(self, pool: str, blocks: Ids, by: str) -> None:
         for sink in self._all:
-            sink.touch(pool, blocks, by=by)
+            sink.free(pool, blocks, by)
+
+    def touch(self, pool: str, blocks: Ids, by: str) -> None:
+        for sink in self._all:
+            sink.touch(pool, blocks, by)
 
 
 class _Blocking:

@@ -73,7 +73,6 @@ class Lines:
     def access(
         self,
         label: str,
-        *,
         by: str,
         on: str | None,
         reads: Mapping[str, Ids],
@@ -91,35 +90,52 @@ class Lines:
             )
             self._add(made, self._device.ops[-1].number)
 
-    def record(self, on: str, event: str, *, by: str) -> None:
+    def copy(
+        self,
+        label: str,
+        by: str,
+        on: str,
+        source: str,
+        sources: Ids,
+        target: str,
+        targets: Ids,
+        order: Source,
+        planned: int | None,
+        step: int | None,
+        site: str | None,
+    ) -> None:
+        reads, writes = {source: sources}, {target: targets}
+        self.access(label, by, on, reads, writes, order, True, planned, step, site)
+
+    def record(self, on: str, event: str, by: str) -> None:
         self._add(Record(by, on, event))
 
-    def wait(self, on: str, event: str, *, by: str) -> None:
+    def wait(self, on: str, event: str, by: str) -> None:
         self._add(Wait(by, on, event))
 
-    def poll(self, event: str, done: bool, *, by: str) -> None:
+    def poll(self, event: str, done: bool, by: str) -> None:
         self._add(Poll(by, event, done))
 
     @contextmanager
-    def blocking(self, *, event: str, by: str) -> Iterator[None]:
+    def blocking(self, event: str, by: str) -> Iterator[None]:
         """No other line can stand between a sync's entry and its return: one thread acts at a time."""
         yield
         self._add(Sync(by, event=event))
 
-    def drop(self, event: str, *, by: str) -> None:
+    def drop(self, event: str, by: str) -> None:
         self._add(Drop(by, event))
 
-    def put(self, token: str, *, by: str) -> None:
+    def put(self, token: str, by: str) -> None:
         self._add(Put(by, token))
 
-    def get(self, token: str, *, by: str) -> None:
+    def get(self, token: str, by: str) -> None:
         self._add(Get(by, token))
 
-    def alloc(self, pool: str, blocks: Ids, *, by: str) -> None:
+    def alloc(self, pool: str, blocks: Ids, by: str) -> None:
         self._add(Alloc(by, pool, _blocks(blocks)))
 
-    def free(self, pool: str, blocks: Ids, *, by: str) -> None:
+    def free(self, pool: str, blocks: Ids, by: str) -> None:
         self._add(Free(by, pool, _blocks(blocks)))
 
-    def touch(self, pool: str, blocks: Ids, *, by: str) -> None:
+    def touch(self, pool: str, blocks: Ids, by: str) -> None:
         self._add(Touch(by, pool, _blocks(blocks)))

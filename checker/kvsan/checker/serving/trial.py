@@ -117,7 +117,7 @@ class Stopwatch:
         self._sink = sink
         self.seconds = 0.0
         self.stream, self.pool, self.blocking, self.mark = sink.stream, sink.pool, sink.blocking, sink.mark
-        for name in ("access", "record", "wait", "poll", "drop", "put", "get", "alloc", "free", "touch"):
+        for name in ("access", "copy", "record", "wait", "poll", "drop", "put", "get", "alloc", "free", "touch"):
             setattr(self, name, partial(self._timed, getattr(sink, name)))
 
     @property
