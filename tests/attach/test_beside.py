@@ -47,7 +47,7 @@ def program(session: Session, seed: int) -> None:
     """Streams, threads, events that die, calls that fail, hand-offs, lives, messages: fenced now and then."""
     rng, recorder = random.Random(seed), session.recorder
     ticks = iter(range(1, 1 << 40, 1_000_000))
-    recorder._clock = lambda: next(ticks)
+    recorder.now = lambda: next(ticks)
     recorder.pool("gpu", BLOCKS)
     recorder.pool("cpu", BLOCKS)
     streams = [recorder.stream(0, handle, name=f"stream{handle}") for handle in (0, 5, 6)]

@@ -284,7 +284,7 @@ def test_a_line_waits_for_a_call_that_blocks(tmp_path: Path) -> None:
 def test_an_incident_is_a_trace_by_itself(tmp_path: Path) -> None:
     session = Session(quiet(tmp_path, incident=0.2))
     clock = [0]
-    session.recorder._clock = lambda: clock[0]
+    session.recorder.now = lambda: clock[0]
     recorder = session.recorder
     recorder.pool("gpu", 8)
     recorder.access("forward", on="compute", writes={"gpu": [3]}, step=1, owner="r1", site="runner.py:7")
@@ -483,7 +483,7 @@ def test_the_ring_is_bounded_while_calls_block(tmp_path: Path, fails: bool | Non
     still out when the hazard of another thread is found."""
     session = Session(quiet(tmp_path, incident=0.2 if by == "seconds" else 1e6, incident_mb=1))
     recorder, clock = session.recorder, [0]
-    recorder._clock = lambda: clock[0]
+    recorder.now = lambda: clock[0]
     recorder.pool("gpu", 8)
     recorder.access("fill", on="s", writes={"gpu": [1, 2]}, by="h0")
     out = recorder.blocking(stream="s", by="h0")
@@ -612,7 +612,7 @@ def test_a_block_that_has_raced_shows_the_next_missing_fence_in_its_incident(
     """Also if all of that lies before the ring's part of the run."""
     session = Session(quiet(tmp_path, incident=0.2))
     recorder, clock = session.recorder, [0]
-    recorder._clock = lambda: clock[0]
+    recorder.now = lambda: clock[0]
     recorder.pool("gpu", 8)
     recorder.access("forward", on="compute", reads={"gpu": [1]}, writes={"gpu": [2]}, by="h0")
     recorder.record("compute", "done", by="h0")

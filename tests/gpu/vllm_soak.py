@@ -152,7 +152,7 @@ def fault(options: argparse.Namespace) -> dict[str, Any]:
         setattr(owner, name, broken)
 
     if debug.side is not None:  # the process that checks is killed
-        breaks(debug.recorder, "_add")
+        breaks(debug.recorder, "add")
     else:
         breaks(debug.check.online, "feed")
         breaks(debug.check.online, "line")

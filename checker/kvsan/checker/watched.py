@@ -8,12 +8,14 @@ only done if no other attachment logs to the session, since the two would number
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
-from kvsan.checker.attach.recorder import Recorder
+from kvsan.checker.attach.lines import ALLOC, DROP, FREE, GET, POLL, PUT, RECORD, TOUCH, WAIT, said
+from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.binaryfile import BinaryTrace
 from kvsan.model.ops import Source
 from kvsan.runtime.binary import Log
@@ -27,15 +29,23 @@ ATTACHED = "kvsan.runtime"
 
 
 class ToRecorder:
-    """A `Sink` of the runtime: the recorder's own methods, by keyword. Streams are known to it by name alone."""
+    """A `Sink` of the runtime. Streams are known to it by name alone.
+
+    Every line comes with the lock held and all names known, so it goes straight to where the recorder's own methods put
+    theirs; what fails is a fault of the recorder, as in them.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self.lock: AbstractContextManager[Any] = recorder.lock
+        recorder.relocked.append(self._take_lock)
         self.pool, self.mark = recorder.pool, recorder.mark
+        self.record, self.wait = _of_two(recorder, RECORD), _of_two(recorder, WAIT)
+        self.put, self.get, self.drop = _of_one(recorder, PUT), _of_one(recorder, GET), _of_one(recorder, DROP)
+        self.alloc, self.free, self.touch = _of_ids(recorder, ALLOC), _of_ids(recorder, FREE), _of_ids(recorder, TOUCH)
 
-    @property
-    def lock(self) -> AbstractContextManager[Any]:
-        return self._recorder.lock  # another one in a forked child
+    def _take_lock(self, lock: AbstractContextManager[Any]) -> None:
+        self.lock = lock  # a forked child has another one
 
     def stream(self, name: str) -> str:
         return self._recorder.stream(0, -1 - len(self._recorder.streams), name=name, kind="nonblocking")
@@ -53,18 +63,14 @@ class ToRecorder:
         step: int | None = None,
         site: str | None = None,
     ) -> None:
-        self._recorder.access(
-            label,
-            by=by,
-            on=on,
-            reads=reads,
-            writes=writes,
-            order=order,
-            batch=batch,
-            planned=planned,
-            step=step,
-            site=site,
-        )
+        recorder = self._recorder
+        if recorder.on:
+            try:
+                recorder.add_access(label, by, on, reads, writes, order, batch, planned, step, None, site)
+            except KvsanHazard:
+                raise
+            except Exception as error:
+                recorder.fault("access", error)
 
     def copy(
         self,
@@ -80,38 +86,57 @@ class ToRecorder:
         step: int | None,
         site: str | None,
     ) -> None:
-        reads, writes = {source: sources}, {target: targets}
-        self.access(label, by, on, reads, writes, order, True, planned, step, site)
-
-    def record(self, on: str, event: str, by: str) -> None:
-        self._recorder.record(on, event, by=by)
-
-    def wait(self, on: str, event: str, by: str) -> None:
-        self._recorder.wait(on, event, by=by)
+        self.access(label, by, on, {source: sources}, {target: targets}, order, True, planned, step, site)
 
     def poll(self, event: str, done: bool, by: str) -> None:
-        self._recorder.poll(event, done, by=by)
+        recorder = self._recorder
+        if recorder.on:
+            try:
+                recorder.add((POLL, by, event, done, recorder.now()))
+            except Exception as error:
+                recorder.fault("poll", error)
 
     def blocking(self, event: str, by: str) -> AbstractContextManager[Any]:
         return self._recorder.blocking(event=event, by=by)
 
-    def drop(self, event: str, by: str) -> None:
-        self._recorder.drop(event, by=by)
 
-    def put(self, token: str, by: str) -> None:
-        self._recorder.put(token, by=by)
+def _of_two(recorder: Recorder, code: int) -> Callable[[str, str, str], None]:
+    """A record or a wait."""
 
-    def get(self, token: str, by: str) -> None:
-        self._recorder.get(token, by=by)
+    def line(on: str, event: str, by: str) -> None:
+        if recorder.on:
+            try:
+                recorder.add((code, by, on, event, recorder.now()))
+            except Exception as error:
+                recorder.fault(said((code,)), error)
 
-    def alloc(self, pool: str, blocks: Ids, by: str) -> None:
-        self._recorder.alloc(pool, blocks, by=by)
+    return line
 
-    def free(self, pool: str, blocks: Ids, by: str) -> None:
-        self._recorder.free(pool, blocks, by=by)
 
-    def touch(self, pool: str, blocks: Ids, by: str) -> None:
-        self._recorder.touch(pool, blocks, by=by)
+def _of_one(recorder: Recorder, code: int) -> Callable[[str, str], None]:
+    """A line of a token or an event."""
+
+    def line(name: str, by: str) -> None:
+        if recorder.on:
+            try:
+                recorder.add((code, by, name, recorder.now()))
+            except Exception as error:
+                recorder.fault(said((code,)), error)
+
+    return line
+
+
+def _of_ids(recorder: Recorder, code: int) -> Callable[[str, Ids, str], None]:
+    """What happens to blocks' lives."""
+
+    def line(pool: str, blocks: Ids, by: str) -> None:
+        if recorder.on:
+            try:
+                recorder.add_life(code, pool, blocks, by)
+            except Exception as error:
+                recorder.fault(said((code,)), error)
+
+    return line
 
 
 class ToLog:

@@ -57,6 +57,8 @@ class Core:
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self.lock = threading.RLock()
+        self.relocked: list[Callable[[Any], None]] = []
+        """Called with the lock where it is another one from here on."""
         self.on = True
         self.batch = 1
         """So many lines wait at most before they are worked off."""
@@ -77,7 +79,8 @@ class Core:
         self._dead_events, self._dead_threads = self._events.dead, self._threads.dead
         self._streams = Streams(prefix, self._declare)
         self._on_fault = on_fault
-        self._clock = clock
+        self.now = clock
+        """What time it is, for a line."""
         self.streams_gone = 0
         self._count = 0
         self._tokens = 0
@@ -212,6 +215,8 @@ class Core:
         the thread that held it is not there.
         """
         self.lock = threading.RLock()
+        for take in self.relocked:
+            take(self.lock)
         self._sinks = tuple(sinks)
         self._beside = beside
         self.batch = batch
@@ -271,9 +276,6 @@ class Core:
 
     # ── for `around` ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def now(self) -> int:
-        return self._clock()
-
     def hold(self, *given: Any) -> Held:
         """A blocking call begins: the fields of its `Sync`. Under the lock."""
         if len(self._queue) >= BLOCKED:
@@ -301,8 +303,8 @@ class Core:
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _add(self, line: tuple[Any, ...]) -> int:
-        """A line of an op. Under the lock."""
+    def add(self, line: tuple[Any, ...]) -> int:
+        """A line of an op, whose names are known and whose ids are copied. Under the lock."""
         if self._dead_events or self._dead_threads:
             self._ended()
         index = self._count
@@ -411,7 +413,7 @@ class Core:
         """Threads and events that are gone. They end anywhere, so it is only noted there."""
         while self._threads.dead:
             self._queue.append((GONE, self._threads.dead.popleft()))
-        by, now = self._threads.name(), self._clock()
+        by, now = self._threads.name(), self.now()
         for name in self._events.take_dead():
             self._queue.append((DROP, by, name, now))
             self._count += 1

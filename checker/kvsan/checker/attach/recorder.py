@@ -103,21 +103,38 @@ class Recorder(Core):
             return None
         with self.lock:
             try:
-                read = told or (self._kept(reads) if reads else None)
-                write = self._kept(writes) if writes else None
-                if not read and not write:
-                    return None
-                who, now = by or self._thread_name(), self._clock()
-                line = (ACCESS, who, on, read, write, label, order, batch, planned, step, owner, site, now)
-                index = self._add(line)
-                if self._size > IDS_BYTES:
-                    self.settle_up()
-                return index
+                who = by or self._thread_name()
+                return self.add_access(label, who, on, reads, writes, order, batch, planned, step, owner, site, told)
             except KvsanHazard:
                 raise
             except Exception as error:
                 self.fault("access", error)
                 return None
+
+    def add_access(
+        self,
+        label: str,
+        by: str,
+        on: str | None,
+        reads: Mapping[str, Ids] | None,
+        writes: Mapping[str, Ids] | None,
+        order: Source,
+        batch: bool,
+        planned: int | None,
+        step: int | str | None,
+        owner: int | str | None,
+        site: str | None,
+        told: str | None = None,
+    ) -> int | None:
+        """`access` for who holds the lock and takes care of what it raises."""
+        read = told or (self._kept(reads) if reads else None)
+        write = self._kept(writes) if writes else None
+        if not read and not write:
+            return None
+        index = self.add((ACCESS, by, on, read, write, label, order, batch, planned, step, owner, site, self.now()))
+        if self._size > IDS_BYTES:
+            self.settle_up()
+        return index
 
     def record(self, on: str, event: object, *, by: str | None = None) -> None:
         if not self.on:
@@ -125,7 +142,7 @@ class Recorder(Core):
         with self.lock:
             try:
                 name = event if type(event) is str else self._event_name(event)
-                self._add((RECORD, by or self._thread_name(), on, name, self._clock()))
+                self.add((RECORD, by or self._thread_name(), on, name, self.now()))
             except Exception as error:
                 self.fault("record", error)
 
@@ -135,7 +152,7 @@ class Recorder(Core):
         with self.lock:
             try:
                 name = event if type(event) is str else self._event_name(event)
-                self._add((WAIT, by or self._thread_name(), on, name, self._clock()))
+                self.add((WAIT, by or self._thread_name(), on, name, self.now()))
             except Exception as error:
                 self.fault("wait", error)
 
@@ -145,10 +162,10 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                event, who, now = self._events.fresh(), by or self._thread_name(), self._clock()
-                self._add((RECORD, who, other, event, now))
-                self._add((WAIT, who, on, event, now))
-                self._add((DROP, who, event, now))
+                event, who, now = self._events.fresh(), by or self._thread_name(), self.now()
+                self.add((RECORD, who, other, event, now))
+                self.add((WAIT, who, on, event, now))
+                self.add((DROP, who, event, now))
             except Exception as error:
                 self.fault("wait_stream", error)
 
@@ -159,7 +176,7 @@ class Recorder(Core):
         with self.lock:
             try:
                 name = event if type(event) is str else self._event_name(event)
-                self._add((POLL, by or self._thread_name(), name, done, self._clock()))
+                self.add((POLL, by or self._thread_name(), name, done, self.now()))
             except Exception as error:
                 self.fault("poll", error)
 
@@ -183,7 +200,7 @@ class Recorder(Core):
         with self.lock:
             try:
                 name = None if event is None else self.event(event)
-                self._add((SYNC, self._thread_name(), name, stream, device, self._clock()))
+                self.add((SYNC, self._thread_name(), name, stream, device, self.now()))
             except Exception as error:
                 self.fault("seen_done", error)
 
@@ -272,7 +289,7 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                self._add((code, by or self._thread_name(), name, self._clock()))
+                self.add((code, by or self._thread_name(), name, self.now()))
             except Exception as error:
                 self.fault(where, error)
 
@@ -281,24 +298,22 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                some = _copy(ids)
-                if not len(some):
-                    return
-                who, queue = by or self._thread_name(), self._queue
-                if queue and type(some) is list and self._count - 1 > self._sealed:
-                    last = queue[-1]
-                    if (
-                        type(last) is tuple
-                        and last[0] == code
-                        and type(last[3]) is list
-                        and last[1] == who
-                        and last[2] == pool
-                    ):
-                        last[3].extend(some)
-                        return
-                self._add((code, who, pool, some, self._clock()))
+                self.add_life(code, pool, ids, by or self._thread_name())
             except Exception as error:
                 self.fault(where, error)
+
+    def add_life(self, code: int, pool: str, ids: Ids, by: str) -> None:
+        """An alloc, a free or a touch, for who holds the lock and takes care of what it raises."""
+        some = _copy(ids)
+        if not len(some):
+            return
+        queue = self._queue
+        if queue and type(some) is list and self._count - 1 > self._sealed:
+            last = queue[-1]
+            if type(last) is tuple and last[0] == code and type(last[3]) is list and last[1] == by and last[2] == pool:
+                last[3].extend(some)
+                return
+        self.add((code, by, pool, some, self.now()))
 
 
 def _copy(ids: Ids) -> Any:
