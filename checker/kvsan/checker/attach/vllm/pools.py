@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
+from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm.engine import Engine
 
 MARK = "_kvsan_pools"
@@ -35,52 +36,76 @@ def _install(engine: Engine, module: ModuleType) -> None:
     touch = engine.hook("vllm.touch", expected=False)
 
     def get_new_blocks(original: Any) -> Any:
+        log = recorder.alloc
+
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
             found = original(self, *args, **kwargs)
             pools = getattr(self, MARK, None)
             if pools and recorder.on:
-                alloc.fired()
-                with recorder.guard("vllm.alloc"):
+                alloc.count += 1
+                try:
                     ids = [block.block_id for block in found]
                     for pool in pools:
-                        recorder.alloc(pool, ids)
+                        log(pool, ids)
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault("vllm.alloc", error)
             return found
 
         return wrapper
 
     def free_blocks(original: Any) -> Any:
+        log = recorder.free
+
         def wrapper(self: Any, ordered_blocks: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+            if not ordered_blocks and type(ordered_blocks) is list:  # most calls: a window that did not move
+                free.count += 1
+                return original(self, ordered_blocks, *args, **kwargs)
             pools = getattr(self, MARK, None)
             if not pools or not recorder.on:
                 return original(self, ordered_blocks, *args, **kwargs)
-            free.fired()
-            blocks = list(ordered_blocks)  # often a generator, and most often of nothing
+            free.count += 1
+            blocks = list(ordered_blocks)  # often a generator
             done = original(self, blocks, *args, **kwargs)
             if blocks:
-                with recorder.guard("vllm.free"):
+                try:
                     ids = [block.block_id for block in blocks if block.ref_cnt == 0 and not block.is_null]
                     if ids:
                         for pool in pools:
-                            recorder.free(pool, ids)
+                            log(pool, ids)
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault("vllm.free", error)
             return done
 
         return wrapper
 
     def touch_blocks(original: Any) -> Any:
+        log = recorder.touch
+
         def wrapper(self: Any, blocks: Any, *args: Any, **kwargs: Any) -> Any:
             pools = getattr(self, MARK, None)
+            if not pools or not recorder.on:
+                return original(self, blocks, *args, **kwargs)
             ids: list[int] = []
-            if pools and recorder.on:
-                with recorder.guard("vllm.touch"):
-                    blocks = blocks if isinstance(blocks, Sequence) else list(blocks)
-                    flat = blocks if blocks and hasattr(blocks[0], "ref_cnt") else _flat(blocks)
-                    ids = [block.block_id for block in flat if block.ref_cnt == 0 and not block.is_null]
+            try:
+                blocks = blocks if type(blocks) is list or isinstance(blocks, Sequence) else list(blocks)
+                flat = blocks if blocks and hasattr(blocks[0], "ref_cnt") else _flat(blocks)
+                ids = [block.block_id for block in flat if block.ref_cnt == 0 and not block.is_null]
+            except Exception as error:
+                recorder.fault("vllm.touch", error)
             done = original(self, blocks, *args, **kwargs)
-            if ids and pools:
-                with recorder.guard("vllm.touch"):
-                    touch.fired()
+            if ids:
+                try:
+                    touch.count += 1
                     for pool in pools:
-                        recorder.touch(pool, ids)
+                        log(pool, ids)
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault("vllm.touch", error)
             return done
 
         return wrapper
