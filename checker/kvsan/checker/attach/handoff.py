@@ -264,20 +264,10 @@ class HandingList(list[Any]):
         return list, (list(self),)
 
 
-class _Paused(HandingList):
-    """A `HandingList` in a pause: a list."""
+_CHANGED = (
+    *("append", "extend", "__iadd__", "insert", "__setitem__", "__getitem__", "__iter__", "pop", "copy", "clear"),
+    *("__delitem__", "remove", "reverse", "sort"),
+)
 
-    append = list.append
-    extend = list.extend
-    __iadd__ = list.__iadd__  # type: ignore[assignment]
-    insert = list.insert
-    __setitem__ = list.__setitem__
-    __getitem__ = list.__getitem__
-    __iter__ = list.__iter__
-    pop = list.pop
-    copy = list.copy
-    clear = list.clear
-    __delitem__ = list.__delitem__
-    remove = list.remove
-    reverse = list.reverse
-    sort = list.sort  # type: ignore[assignment]
+_Paused: Any = type("HandingList", (HandingList,), {name: getattr(list, name) for name in _CHANGED})
+"""A `HandingList` in a pause: a list."""

@@ -121,8 +121,8 @@ class Streams:
 
 
 class _Tag(partial[None]):
-    """The name of an event, on that event: a call that notes the end of that name, made when the tag ends, at any moment
-    in any thread, so it is no code of ours (`deque.append` takes no lock). A copy of the event would share the tag, so
+    """The name of an event, on that event: a call that notes the end of that name, made when the tag ends. That is at
+    any moment in any thread, so it takes no lock and runs no line of ours. A copy of the event would share the tag, so
     it knows whose it is.
     """
 
@@ -138,7 +138,7 @@ class _Tag(partial[None]):
 
     def drop(self) -> None:
         """It hangs nowhere, and its end is nobody's."""
-        self.__setstate__((_nothing, (), None, None))
+        self.__setstate__((_nothing, (), None, None))  # type: ignore[attr-defined]  # not in typeshed
 
 
 def _nothing() -> None: ...

@@ -2,8 +2,8 @@
 
 Off means not installed: `undo` puts the originals back, so a session that ended costs nothing; `lift` does so for a
 while, until `put_back` (what happens meanwhile is not seen, so it is for where the engine is idle). What is wrapped
-meanwhile is put in place by `put_back`. A target that is not there is noted in its hook, never an error. Wrapping twice is refused by looking for our mark, so that a plugin that is
-loaded twice counts nothing twice.
+meanwhile is put in place by `put_back`. A target that is not there is noted in its hook, never an error. Wrapping twice
+is refused by looking for our mark, so that a plugin that is loaded twice counts nothing twice.
 """
 
 from __future__ import annotations

@@ -84,8 +84,8 @@ class Calls:
         self.recorder.attachments.pop("torch", None)
 
     def pause(self) -> None:
-        """The originals are back, and PyTorch's callbacks call nothing of ours, until `resume`. The recorder is told by
-        whoever pauses. What stays: events and streams made as stand-ins are, with the originals' methods.
+        """The originals are back, and PyTorch's callbacks call nothing of ours, until `resume`. Whoever pauses tells
+        the recorder. What stays: events and streams that were made as stand-ins are, with the originals' methods.
         """
         self.paused = True
         self.patches.lift()

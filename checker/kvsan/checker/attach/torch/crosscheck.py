@@ -142,5 +142,3 @@ class CrossCheck:
             recorder.seen_done(stream=name)
         except Exception as error:
             recorder.fault("gpu_trace", error)
-
-

@@ -1,4 +1,4 @@
-"""What PyTorch's trace callbacks cost once they are armed: as little as the registries of `torch.cuda._gpu_trace` allow.
+"""PyTorch's trace callbacks, once armed, at as little cost as the registries of `torch.cuda._gpu_trace` allow.
 
 Armed, PyTorch calls Python at each allocation and each end of device memory and at each step in an event's life, some
 thirty times in a step of vLLM: it looks up `torch.cuda._gpu_trace.<registry>.fire_callbacks` by name and calls it with

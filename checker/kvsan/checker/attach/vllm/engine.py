@@ -52,8 +52,8 @@ class Engine:
         self._torch: Any = None
 
     def pause(self) -> None:
-        """vLLM's own functions, queues and lists are back until `resume`. What was wrapped for an object alone stays, and
-        does nothing while the recorder is off, which is for whoever pauses.
+        """vLLM's own functions, and the methods of its queues and lists, are back until `resume`. Whoever pauses tells
+        the recorder.
         """
         self.patches.lift()
         for each in self._containers():
