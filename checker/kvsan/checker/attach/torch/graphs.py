@@ -127,7 +127,7 @@ class Graphs:
         def replay(graph: Any, /, *args: Any, **kwargs: Any) -> Any:
             if getattr(graph, _KEPT, None) is self:
                 hook.count += 1
-                return original(graph, *args, **kwargs)
+                return original(graph, *args, **kwargs) if args or kwargs else original(graph)
             if not recorder.on or (here.busy and here.captured is None):
                 return original(graph, *args, **kwargs)
             with recorder.lock:

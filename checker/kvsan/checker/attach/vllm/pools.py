@@ -3,6 +3,8 @@
 GPU and CPU pools are objects of one class, told apart by who owns them (`scheduler` and `simple` say `mark`). A block
 is free when its last reference goes, which is when a line is written; blocks that keep a reference get none. The null
 block never has a line.
+
+These are called some fifteen times a step: a call with the usual arguments is passed on without packing them anew.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ def _install(engine: Engine, module: ModuleType) -> None:
     def get_new_blocks(original: Any) -> Any:
         log = recorder.alloc
 
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            found = original(self, *args, **kwargs)
+        def wrapper(self: Any, num_blocks: int, *args: Any, **kwargs: Any) -> Any:
+            more = args or kwargs
+            found = original(self, num_blocks, *args, **kwargs) if more else original(self, num_blocks)
             pools = getattr(self, MARK, None)
             if pools and recorder.on:
                 alloc.count += 1
@@ -59,15 +62,15 @@ def _install(engine: Engine, module: ModuleType) -> None:
         log = recorder.free
 
         def wrapper(self: Any, ordered_blocks: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
-            if not ordered_blocks and type(ordered_blocks) is list:  # most calls: a window that did not move
-                free.count += 1
-                return original(self, ordered_blocks, *args, **kwargs)
+            if not ordered_blocks and not args and not kwargs and type(ordered_blocks) is list:
+                free.count += 1  # most calls: of a window that did not move
+                return original(self, ordered_blocks)
             pools = getattr(self, MARK, None)
             if not pools or not recorder.on:
                 return original(self, ordered_blocks, *args, **kwargs)
             free.count += 1
             blocks = list(ordered_blocks)  # often a generator
-            done = original(self, blocks, *args, **kwargs)
+            done = original(self, blocks, *args, **kwargs) if args or kwargs else original(self, blocks)
             if blocks:
                 try:
                     ids = [block.block_id for block in blocks if block.ref_cnt == 0 and not block.is_null]
@@ -96,7 +99,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
                 ids = [block.block_id for block in flat if block.ref_cnt == 0 and not block.is_null]
             except Exception as error:
                 recorder.fault("vllm.touch", error)
-            done = original(self, blocks, *args, **kwargs)
+            done = original(self, blocks, *args, **kwargs) if args or kwargs else original(self, blocks)
             if ids:
                 try:
                     touch.count += 1

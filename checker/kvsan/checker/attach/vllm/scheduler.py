@@ -72,7 +72,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
 
     def schedule(original: Any) -> Any:
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            found = original(self, *args, **kwargs)
+            found = original(self, *args, **kwargs) if args or kwargs else original(self)
             if recorder.on:
                 try:
                     if found.total_num_scheduled_tokens:
@@ -92,12 +92,15 @@ def _install(engine: Engine, module: ModuleType) -> None:
             if recorder.on:
                 try:
                     output.count += 1
-                    take(engine, model_runner_output)
+                    if getattr(model_runner_output, TOKEN, None) is not None:
+                        take(engine, model_runner_output)
                 except KvsanHazard:
                     raise
                 except Exception as error:
                     recorder.fault("vllm.output", error)
-            return original(self, scheduler_output, model_runner_output, *args, **kwargs)
+            if args or kwargs:
+                return original(self, scheduler_output, model_runner_output, *args, **kwargs)
+            return original(self, scheduler_output, model_runner_output)
 
         return wrapper
 

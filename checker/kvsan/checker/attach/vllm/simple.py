@@ -181,7 +181,7 @@ def _worker(engine: Engine, module: ModuleType) -> None:
             if getattr(metadata, "load_gpu_blocks", None) or getattr(metadata, "store_gpu_blocks", None):
                 asked.count += 1  # from here on copies are due, and forwards: a hook that stays silent has missed them
                 step.count += 1
-            return original(self, metadata, *args, **kwargs)
+            return original(self, metadata, *args, **kwargs) if args or kwargs else original(self, metadata)
 
         return wrapper
 
