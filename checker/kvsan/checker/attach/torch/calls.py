@@ -8,8 +8,9 @@ logged at its entry without it. Only the outermost wrapped call of a thread is l
 not tell apart, take their places. Those made before that, and whatever C++ code orders by itself, go by the wrappers:
 PyTorch's trace callbacks see those and count them as unseen edges (`crosscheck`).
 
-A blocking copy shows in those callbacks too. So where they are armed, tensor methods are wrapped only from the first
-`register_pool` with a tensor on, when it begins to matter what they touch (`copies`).
+Tensor methods that touch blocks are wrapped from the first `register_pool` with a tensor on, when that begins to matter
+(`copies`). Those that block are wrapped then too; before it only where PyTorch's callbacks, in which each blocking copy
+shows, are not there, or not heard in each step (`sampling`).
 
 The calls of a step are written out, with nothing made for a call that does not have to be: between an engine's own work
 each line of ours finds cold caches. One lock, no context manager, names by one look where they are known.
@@ -29,9 +30,17 @@ from kvsan.checker.attach.torch.copies import TO_HOST, TOUCHING, Copies
 from kvsan.checker.attach.torch.crosscheck import CrossCheck
 from kvsan.checker.attach.torch.graphs import Graphs
 from kvsan.checker.attach.torch.here import Here
+from kvsan.checker.attach.torch.sampling import Sampling
 from kvsan.checker.attach.torch.surface import NAME, Surface, as_stand_in, stand_in, stream_name
 
 Function = Callable[..., Any]
+
+
+def _place(patches: Patches, there: bool) -> None:
+    if there:
+        patches.put_back()
+    else:
+        patches.lift()
 
 
 class Calls:
@@ -43,8 +52,10 @@ class Calls:
         self.here = Here()
         self.patches = patches
         self.paused = False
-        self._methods = Patches()
-        """Those of tensors."""
+        self.sampling: Sampling | None = None
+        """Where the engine's steps are told (`sample`)."""
+        self._blocking, self._touching = Patches(), Patches()
+        """Tensor methods that block, and those that only touch."""
         self._current = surface.current
         self._names: dict[tuple[int, int], str] = {}
         """Streams that have been current, by (device, handle), as long as no stream was destroyed."""
@@ -72,14 +83,17 @@ class Calls:
             self._wrap(kind, "capture_begin", graphs.begin, "CUDAGraph.capture_begin")
             self._wrap(kind, "capture_end", graphs.end, "CUDAGraph.capture_end")
             self._wrap(kind, "replay", graphs.replay, "CUDAGraph.replay")
+        self.recorder.regions.on_first = self._arrange
         if surface.graphs:
             self._crosscheck.install()
+        self._arrange()
 
     def uninstall(self) -> None:
         self._crosscheck.uninstall()
         if self.recorder.regions.on_first == self._arrange:
             self.recorder.regions.on_first = None
-        self._methods.undo()
+        self._blocking.undo()
+        self._touching.undo()
         self.patches.undo()
         self.recorder.attachments.pop("torch", None)
 
@@ -95,21 +109,29 @@ class Calls:
     def resume(self) -> None:
         """Everything is in place again. What happened meanwhile is not known, and nobody counts it."""
         self.paused = False
-        self._crosscheck.resume()
+        if self.sampling is None or self.sampling.watching:
+            self._crosscheck.resume()
         self._arrange()
         self.patches.put_back()
 
+    def sample(self, *, watch: int = 16, of: int = 512, first: int = 64) -> None:
+        """From now on PyTorch's callbacks are heard in `watch` steps of each `of`, after the first `first`, if the
+        engine's hooks call `sampling.step()` at each. Nothing where they are not armed.
+        """
+        if self._crosscheck.armed:
+            self.sampling = Sampling(self._crosscheck, watch=watch, of=of, first=first)
+            self._arrange()
+
     def relax(self) -> None:
         """PyTorch's callbacks are armed: they say what blocks."""
-        self.recorder.regions.on_first = self._arrange
         self._arrange()
 
     def _arrange(self) -> None:
         """Puts the tensor methods' wrappers in place, or takes them out."""
-        if self.paused or (self._crosscheck.armed and not self.recorder.regions.all):
-            self._methods.lift()
-        else:
-            self._methods.put_back()
+        pools = bool(self.recorder.regions.all)
+        heard = self._crosscheck.armed and self.sampling is None
+        _place(self._blocking, not self.paused and (pools or not heard))
+        _place(self._touching, not self.paused and pools)
 
     def name(self, stream: Any) -> str:
         """The name of a stream, the current one for `None`."""
@@ -195,14 +217,14 @@ class Calls:
 
     def _tensor(self, kind: Any) -> None:
         copies = Copies(self)
-        wrap, methods = self._wrap, self._methods
+        wrap = self._wrap
         for name in TO_HOST:
-            wrap(kind, name, copies.to_host, "Tensor.item, cpu, …", methods)
-        wrap(kind, "copy_", copies.copy_into, "Tensor.copy_", methods)
-        wrap(kind, "to", copies.to, "Tensor.to", methods)
+            wrap(kind, name, copies.to_host, "Tensor.item, cpu, …", self._blocking)
+        wrap(kind, "copy_", copies.copy_into, "Tensor.copy_", self._blocking)
+        wrap(kind, "to", copies.to, "Tensor.to", self._blocking)
         for name in TOUCHING:
             if hasattr(kind, name):
-                wrap(kind, name, copies.touching, "Tensor.index_copy_, zero_, …", methods)
+                wrap(kind, name, copies.touching, "Tensor.index_copy_, zero_, …", self._touching)
 
     def _wrap(
         self,

@@ -14,8 +14,8 @@ Every copy between host and device that blocks is one of them: `c10/cuda/CUDAFun
 `to`, `cpu`, `tolist` too) and `item` (`CUDAScalar.cu`) go through the first. So with the callbacks armed no tensor
 method has to be wrapped for the order that it makes (`calls`).
 
-There is no way to disarm the callbacks once armed; `uninstall` takes ours out of PyTorch's lists, and `pause` makes
-them cost next to nothing (`gputrace`).
+`uninstall` takes ours out of PyTorch's lists. `pause` stops PyTorch from making calls, if nobody else hears them
+(`gputrace`). In some steps of many they are enough, if what blocks is wrapped as well (`sampling`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvsan.checker.attach.torch import gputrace
 
@@ -48,6 +48,9 @@ class CrossCheck:
         self.deletion_call: Callable[[int], None] = self._gone.append
         """The handle may come back as another event. Called for each event that ends: no Python is run for it."""
         self._hook: Hook | None = None
+        self.alone = 0
+        """How often it saw what no wrapper did: an order, or a stream waited for."""
+        self._flag: Any = None
         self._callbacks = (self.record_call, self.wait_call, self.deletion_call, self.stream_sync)
 
     def install(self) -> None:
@@ -70,13 +73,14 @@ class CrossCheck:
         except (ImportError, AttributeError) as error:
             self._hook.missing(str(error))
             return
-        gputrace.shorten(trace, self, self._callbacks)
+        self._flag = gputrace.armed_flag()
+        gputrace.shorten(trace, self, self._callbacks, flag=self._flag)
         self.arm()
 
     def uninstall(self) -> None:
         self._on = False
         if self._trace is not None:
-            gputrace.restore(self._trace, self, self._callbacks)
+            gputrace.restore(self._trace, self, self._callbacks, flag=self._flag)
         self._trace = None
 
     def arm(self) -> None:
@@ -88,16 +92,17 @@ class CrossCheck:
     def armed(self) -> bool:
         return self._on
 
-    def pause(self) -> None:
-        """Nothing is heard. What events were is not known afterwards."""
-        if self._trace is not None:
-            gputrace.shorten(self._trace, self, self._callbacks, silent=True)
+    def pause(self) -> bool:
+        """Nothing is heard. What events were is not known afterwards. Returns whether PyTorch still makes calls."""
+        if self._trace is None:
+            return False
+        return gputrace.shorten(self._trace, self, self._callbacks, silent=True, flag=self._flag)
 
     def resume(self) -> None:
         self._ours.clear()
         self._gone.clear()
         if self._trace is not None:
-            gputrace.shorten(self._trace, self, self._callbacks)
+            gputrace.shorten(self._trace, self, self._callbacks, flag=self._flag)
 
     def record_call(self, event: int, stream: int) -> None:
         if self._gone:
@@ -106,6 +111,7 @@ class CrossCheck:
             self._ours[event] = True
         elif self._on and self._calls.recorder.on:
             if self._ours.get(event):
+                self.alone += 1
                 self._calls.recorder.unseen(edges=1, what="record of a known event that no wrapper saw")
             else:
                 self._ours[event] = False
@@ -120,6 +126,7 @@ class CrossCheck:
         else:
             what = "wait that no wrapper saw"
         if self._on and self._calls.recorder.on:
+            self.alone += 1
             self._calls.recorder.unseen(edges=1, what=what)
 
     def _forget(self) -> None:
@@ -134,6 +141,7 @@ class CrossCheck:
         recorder = self._calls.recorder
         if self._here.busy or not self._on or not recorder.on:
             return
+        self.alone += 1
         try:
             if self._hook is not None:
                 self._hook.count += 1

@@ -72,6 +72,12 @@ class Engine:
     def _containers(self) -> list[HandingList | Queue]:
         return [found for each in self._handed if (found := each()) is not None]
 
+    def step(self) -> None:
+        """A step of a worker begins."""
+        calls: Any = self.recorder.attachments.get("torch")
+        if calls is not None and calls.sampling is not None:
+            calls.sampling.step()
+
     # ── hooks ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def hook(self, name: str, *, expected: bool = True, group: str | None = None) -> Hook:

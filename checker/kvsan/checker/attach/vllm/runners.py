@@ -140,6 +140,7 @@ def _inside(engine: Engine, cls: Any, forward: Any) -> None:
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.on:
                 try:
+                    engine.step()
                     setattr(self, _OPEN, _begin(engine, self, output((self, *args), kwargs)))
                 except KvsanHazard:
                     raise
@@ -189,6 +190,7 @@ def _at_end(engine: Engine, cls: Any, forward: Any) -> None:
                 try:
                     given = (self, *args)
                     if not dummy(given, kwargs):
+                        engine.step()
                         touched = _begin(engine, self, output(given, kwargs))
                 except KvsanHazard:
                     raise
