@@ -443,18 +443,20 @@ def test_pytorch_makes_calls_as_long_as_somebody_listens(trace: Any) -> None:
     assert gputrace.shorten(trace, trace, callbacks, silent=True), "without the flag it cannot be stopped"
 
 
-def test_the_flag_is_pytorch_s_own() -> None:
+def test_the_flag_is_pytorch_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether this torch has it; nothing is armed here, and then it is not to be had."""
     torch = pytest.importorskip("torch")
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
     flag = ctypes.c_bool.in_dll(library, gputrace._FLAG)
     if flag.value:
         pytest.skip("armed by another test of this process")
+    monkeypatch.setattr(gputrace, "_found", [])
     assert gputrace.armed_flag() is None
     flag.value = True
     try:
         found = gputrace.armed_flag()
         found.value = False
         assert not flag.value
+        assert gputrace.armed_flag() is found, "cleared by one session, it is there for another"
     finally:
         flag.value = False

@@ -31,6 +31,7 @@ from typing import Any
 _EACH = "_kvsan_callbacks"
 _FIRE, _ADD = "fire_callbacks", "add_callback"
 _FLAG = "_ZN3c104impl8GPUTrace9haveStateE"
+_found: list[Any] = []
 
 nothing: Callable[..., Any] = dict[Any, Any]().get
 """Takes one number or two, and does nothing."""
@@ -58,13 +59,19 @@ def shorten(
 
 
 def armed_flag() -> Any:
-    """PyTorch's flag, which must be set now: `value` says so, and clears it. `None` if it is not to be had."""
-    try:
-        library = ctypes.CDLL(str(Path(sys.modules["torch"].__file__ or "").parent / "lib" / "libc10.so"))
-        flag = ctypes.c_bool.in_dll(library, _FLAG)
-    except (OSError, ValueError, AttributeError, KeyError):
-        return None
-    return flag if flag.value else None
+    """PyTorch's flag, set by `_activate_gpu_trace` just now or cleared here since: `value` says so, and changes it.
+    `None` if it is not to be had.
+    """
+    if not _found:
+        try:
+            library = ctypes.CDLL(str(Path(sys.modules["torch"].__file__ or "").parent / "lib" / "libc10.so"))
+            flag = ctypes.c_bool.in_dll(library, _FLAG)
+        except (OSError, ValueError, AttributeError, KeyError):
+            return None
+        if not flag.value:
+            return None
+        _found.append(flag)
+    return _found[0]
 
 
 def restore(trace: ModuleType, owner: object, callbacks: Sequence[Any], *, flag: Any = None) -> None:
