@@ -160,8 +160,9 @@ class Events:
 
     def name(self, event: object) -> str:
         tag = getattr(event, self._attribute, None)
-        if tag is not None and type(tag) is _Tag and tag.key == id(event):
-            return tag.name
+        if tag is not None and tag.key == id(event):
+            known: str = tag.name
+            return known
         if self._names or self._held:
             found = self._names.get(id(event))
             if found is not None and found[0]() is event:

@@ -364,11 +364,10 @@ class Calls:
         return wait_stream
 
     def _query(self, original: Function, hook: Hook) -> Function:
-        poll = self.recorder.poll
-        return self._asked(original, hook, lambda event, done: poll(event, bool(done)))
+        return self._asked(original, hook, self.recorder.poll)
 
     def _stream_query(self, original: Function, hook: Hook) -> Function:
-        def log(stream: Any, done: Any) -> None:
+        def log(stream: Any, done: bool) -> None:
             if done:
                 self.recorder.seen_done(stream=self.name(stream))
 
@@ -378,7 +377,7 @@ class Calls:
         poll = self.recorder.poll
 
         def elapsed_time(event: Any, /, end_event: Any) -> Any:
-            def log(_: Any, __: Any) -> None:  # it answers only if both are done
+            def log(_: Any, __: bool) -> None:  # it answers only if both are done
                 poll(event, True)
                 poll(end_event, True)
 
@@ -386,8 +385,8 @@ class Calls:
 
         return elapsed_time
 
-    def _asked(self, original: Function, hook: Hook, log: Callable[[Any, Any], None]) -> Function:
-        """A call whose answer is the line."""
+    def _asked(self, original: Function, hook: Hook, log: Callable[[Any, bool], None]) -> Function:
+        """A call whose answer, yes or no, is the line."""
         recorder, here = self.recorder, self.here
 
         def query(this: Any) -> Any:
@@ -400,7 +399,7 @@ class Calls:
                 answer = original(this)
                 hook.count += 1
                 try:
-                    log(this, answer)
+                    log(this, bool(answer))
                 except KvsanHazard:
                     raise
                 except Exception as error:
