@@ -5,14 +5,14 @@ into the GPU's blocks, so that none is preempted. A step is one that ran a forwa
 whether a load has come are many and short, and how many they are depends on what is measured.
 
 Three states take turns, in another order each round: `on`; `off`, all hooks in place and the recorder not listening;
-`out`, the originals back in the place of all that `Patches` has put there. Reported: for each two of them the median
+`out`, a pause of both attachments: the originals back, PyTorch's trace callbacks off. Reported: for each two of them the median
 over the rounds of what the one adds to the other, with the interval that holds it with 95 % (order statistics, no
 assumption on the shape of the noise). `off` over `out` is what installed hooks cost.
 
 What stays in `out`: events and queues that were made as stand-ins (their methods are the originals again, their class
-is not), names that were taken from a module before, and PyTorch's trace callbacks, which cannot be disarmed. Armed,
-PyTorch calls Python at each allocation and each free of device memory: `alloc_us` is an `empty` and its end, here armed
-and in `csan` (a process that never had kvsan) not; `allocations` is how many a step makes.
+is not), and names that were taken from a module before. Armed, PyTorch calls Python at each allocation and each free of
+device memory: `alloc_us` is an `empty` and its end, here armed and in `csan` (a process that never had kvsan) not;
+`allocations` is how many a step makes.
 
 `--breakdown`: clocks around hooks and recorder (`attach.meter`), which slow down all states; its windows are for µs by
 hook alone.
@@ -127,16 +127,16 @@ class Switch:
     def __init__(self, debug: Any) -> None:
         self._recorder = debug.recorder
         attached = debug.recorder.attachments
-        self._patches = [attached["vllm"].patches, attached["torch"].patches]
+        self._attached = [attached["vllm"], attached["torch"]]
         self._out = False
 
     def throw(self, state: str) -> None:
         if self._out and state != "out":
-            for patches in reversed(self._patches):
-                patches.put_back()
+            for each in reversed(self._attached):
+                each.resume()
         if state == "out" and not self._out:
-            for patches in self._patches:
-                patches.lift()
+            for each in self._attached:
+                each.pause()
         self._out = state == "out"
         self._recorder.on = state == "on"
 
