@@ -5,9 +5,9 @@ into the GPU's blocks, so that none is preempted. A step is one that ran a forwa
 whether a load has come are many and short, and how many they are depends on what is measured.
 
 Three states take turns, in another order each round: `on`; `off`, all hooks in place and the recorder not listening;
-`out`, a pause of both attachments: the originals back, PyTorch's trace callbacks off. Reported: for each two of them the median
-over the rounds of what the one adds to the other, with the interval that holds it with 95 % (order statistics, no
-assumption on the shape of the noise). `off` over `out` is what installed hooks cost.
+`out`, a pause of both attachments: the originals back, PyTorch's trace callbacks off. Reported: for each two of them
+the median over the rounds of what the one adds to the other, with the interval that holds it with 95 % (order
+statistics, no assumption on the shape of the noise). `off` over `out` is what installed hooks cost.
 
 What stays in `out`: events and queues that were made as stand-ins (their methods are the originals again, their class
 is not), and names that were taken from a module before. Armed, PyTorch calls Python at each allocation and each free of
