@@ -1,7 +1,7 @@
 """kvsan's engine on a GPU: what debug mode costs a step, and what each design costs in tokens a second.
 
     python benchmarks/gpu_engine.py smoke  # does it run, and are the answers right
-    python benchmarks/gpu_engine.py cost --seconds 150  # off, log only, checked in the process; the sanitizer
+    python benchmarks/gpu_engine.py cost --seconds 150  # off, log only, checked beside and inside; the sanitizer
     python benchmarks/gpu_engine.py throughput --seconds 200  # by design, healthy and 10 × oversubscribed
 
 Each writes JSON lines to `--out` (`$OUT/engine.jsonl`) as it goes, the last with `"summary": true`: a run that is cut
@@ -11,6 +11,12 @@ Windows of what is compared alternate in one warm process, in an order that rota
 window of the base in the same round: what the machine does meanwhile falls on both. Reported is the median over rounds
 with the interval that holds it with 95 % (order statistics, as in tests/gpu/vllm_cost.py). Host time of a step is the
 time in a turn that launched one, less what the host was blocked in `sync`: the GPU's time must not hide the host's.
+
+A window of `throughput` is made of conversations that come back: what they said before was stored by an earlier window
+and has left the GPU since, so it is loaded, and each has a new message, so there is something to compute and to store.
+All designs get the same requests; the line of a round says how many loads, stores and preemptions each had, and a
+window that is not what its pool is meant to be (healthy: loads and stores by every design, no preemption; 10x: all
+three) is said in the summary, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -20,11 +26,12 @@ import importlib
 import itertools
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -45,9 +52,19 @@ DESIGNS = {
 }
 """What the throughput table calls a design, and its name in the catalogue."""
 
-DEBUG = ("off", "log", "check")
+DEBUG = ("off", "log", "check", "inside")
 _logs = itertools.count(1)
+sessions: dict[str, Any] = {}
+"""By debug mode: the session of the engine that was built last."""
 SEQUENCES = 64
+CONVERSATIONS = {"healthy": 3, "10x": 1}
+"""How many times as many requests a throughput window has as run at a time: the small pool is slower by far."""
+OVERSUBSCRIBED = {"healthy": 0.5, "10x": 10.0}
+"""How many times as much the requests that run at a time want as the pool holds."""
+TURNS = 3
+"""Windows after which the same conversations come back; the GPU pool holds less than the one window in between."""
+COUNTED = ("tokens", "steps", "loads", "loaded_blocks", "stores", "stored_blocks", "preemptions")
+"""What the summary of a design says of its windows: least, median, most."""
 STEPS = 64
 """Tokens that each request of a cost window wants: so many steps all of them decode."""
 SEEDS = 4
@@ -69,6 +86,7 @@ def build(
     spin: int = 0,
     words: int = 16,
     budget: int = 8192,
+    slots: int = SEQUENCES,
     ballast: bool = True,
 ) -> Any:
     """An engine that runs a design of the catalogue, on a GPU of its own streams and pools.
@@ -86,8 +104,9 @@ def build(
     device = device or CudaDevice()
     if debug != "off":
         log = f"/tmp/gpu-engine-{os.getpid()}-{next(_logs)}.kvt" if debug == "log" else ""
-        session = Session(Options(check=debug == "check", incident=0, trace=log, log_path="/dev/null"))
-        device = session.watch(device)
+        manners = Options(check=debug != "log", incident=0, trace=log, log_path="/dev/null")
+        sessions[debug] = Session(manners, beside=debug == "check")
+        device = sessions[debug].watch(device)
     engine, forward, language = module("engine"), module("forward"), module("language")
     groups = (language.Group("full"), language.Group("sliding", 128))
     model = language.Model(groups=groups, layers=8, words=words)
@@ -98,11 +117,16 @@ def build(
         fenced(load(design), fence),  # type: ignore[arg-type]
         device,
         model,
-        engine.Sizes(blocks, host_blocks, slots=SEQUENCES, budget=budget),
+        engine.Sizes(blocks, host_blocks, slots=slots, budget=budget),
         forward=lambda *args: forward.Forward(*args, **options),
     )
     synchronize()  # a forward's constants are made on the default stream, which orders nothing of ours
     return made
+
+
+def simulated() -> Any:
+    """A device for a try without a GPU: its times mean nothing."""
+    return importlib.import_module("kvsan.runtime.device.simulated").Simulated()
 
 
 def synchronize() -> None:
@@ -190,19 +214,22 @@ class Windows:
     def __init__(self, engine: Any) -> None:
         self.engine, self.clock = engine, Clock(engine)
 
-    def serve(self, workload: Any) -> dict[str, float]:
-        """Serves the workload; tokens a second and what a step took, in µs."""
-        requests = []
-        for request in drawn(workload):
+    def serve(self, requests: Sequence[Any], concurrency: int) -> dict[str, float]:
+        """Serves the requests; tokens a second, what a step took, in µs, and what was moved and taken away."""
+        numbered = []
+        for request in requests:
             Windows.number += 1
-            requests.append(replace(request, number=Windows.number))
+            numbered.append(replace(request, number=Windows.number))
+        before = self._counts()
         with self.clock.running():
             began = time.perf_counter()
-            done = module("serve").serve(self.engine, requests, workload.concurrency)
+            done = module("serve").serve(self.engine, numbered, concurrency)
             took = time.perf_counter() - began
         tokens = sum(len(one.tokens) for one in done.values())
         gaps = sorted(self.clock.gaps)
         return {
+            **{name: now - before[name] for name, now in self._counts().items()},
+            "tokens": tokens,
             "tokens_per_s": round(tokens / took, 1),
             "seconds": round(took, 3),
             "steps": len(self.clock.host),
@@ -210,6 +237,16 @@ class Windows:
             "median_us": round(statistics.median(gaps), 1),
             "p99_us": round(gaps[min(len(gaps) - 1, int(len(gaps) * 0.99))], 1),
             "host_us": round(statistics.fmean(self.clock.host), 1),  # a mean: a log is worked off now and then
+        }
+
+    def _counts(self) -> dict[str, int]:
+        transfers = self.engine.transfers
+        return {
+            "loads": transfers.loads,
+            "loaded_blocks": transfers.loaded_blocks,
+            "stores": transfers.stores,
+            "stored_blocks": transfers.stored_blocks,
+            "preemptions": self.engine.scheduler.preemptions,
         }
 
 
@@ -252,15 +289,18 @@ def cost(options: argparse.Namespace, out: Out) -> None:
             windows[debug] = Windows(made)
         for seed in range(SEEDS):  # fills the host pools, and warms what has to be warm
             for one in windows.values():
-                one.serve(cost_workload(blocks, seed))
+                one.serve(drawn(cost_workload(blocks, seed)), SEQUENCES)
         rounds: list[dict[str, dict[str, float]]] = []
         while time.monotonic() < deadline and len(rounds) < options.rounds:
             order = list(windows)[len(rounds) % len(windows) :] + list(windows)[: len(rounds) % len(windows)]
-            found = {debug: windows[debug].serve(cost_workload(blocks, len(rounds) % SEEDS)) for debug in order}
+            requests = drawn(cost_workload(blocks, len(rounds) % SEEDS))
+            found = {debug: windows[debug].serve(requests, SEQUENCES) for debug in order}
             rounds.append(found)
             out.line(part="cost", blocks=blocks, round=len(rounds), **found)
         for one in windows.values():
             one.engine.close()
+        seen = {debug: session.close() for debug, session in sessions.items()}
+        sessions.clear()
         if not rounds:
             continue
         step = statistics.median(found["off"]["step_us"] for found in rounds)
@@ -274,6 +314,8 @@ def cost(options: argparse.Namespace, out: Out) -> None:
                 part="cost",
                 blocks=blocks,
                 debug=debug,
+                verdict=seen[debug].verdict.name,
+                ops=seen[debug].ops,
                 step_us_off=step,
                 host_us_off=statistics.median(found["off"]["host_us"] for found in rounds),
                 added_host_us=spread(added),
@@ -306,87 +348,137 @@ def plain(options: argparse.Namespace, out: Out) -> None:
     """Some windows of the production engine; the medians as one line. For `sanitizer`."""
     blocks = options.blocks[0]
     windows = Windows(build(options.design, blocks=blocks, host_blocks=SEEDS * blocks))
-    served = [windows.serve(cost_workload(blocks, seed)) for seed in range(2)][1:]
+    served = [windows.serve(drawn(cost_workload(blocks, seed)), SEQUENCES) for seed in range(2)][1:]
     print(json.dumps({key: statistics.median(one[key] for one in served) for key in served[0]}), flush=True)
 
 
 # ── throughput ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def throughput(options: argparse.Namespace, out: Out) -> None:
+def conversations(pressure: str, sequences: int, number: int) -> list[Any]:
+    """The requests of a window: what `TURNS` windows ago was asked and answered, and a new message each."""
+    workload = module("workload").Workload(
+        requests=CONVERSATIONS[pressure] * sequences,
+        concurrency=sequences,
+        seed=number % TURNS,
+        follow_ups=0.0,
+        system_tokens=(64, 128),
+        tail_tokens=(32, 160),
+        new_tokens=(16, 32),
+    )
+    dice = random.Random(f"messages {number}")
+    return [
+        replace(one, prompt=(*one.prompt, *(dice.randrange(workload.vocabulary) for _ in range(dice.randint(16, 64)))))
+        for one in drawn(workload)
+    ]
+
+
+def pools(pressure: str, sequences: int) -> tuple[int, int]:
+    """Blocks of the two pools: on the GPU what its name says, on the host all conversations and two windows' news."""
     workload_module, model = module("workload"), small_model()
+    first = conversations(pressure, sequences, 0)
+    shape = workload_module.Workload(requests=len(first), concurrency=sequences)
+    found = workload_module.blocks_for(shape, model, oversubscribed=OVERSUBSCRIBED[pressure], requests=first)
+    longest = len(model.groups) * (model.blocks(128 + 160 + 64 + 32) + 1)  # what any round's longest may need
+    return max(found.gpu, longest), (TURNS + 2) * found.host
 
-    def workload(seed: int) -> Any:
-        return workload_module.Workload(
-            requests=2 * SEQUENCES,
-            concurrency=SEQUENCES,
-            seed=seed,
-            system_tokens=(128, 256),
-            tail_tokens=(16, 256),
-            new_tokens=(32, 96),
-            longest=1024,
+
+def otherwise(pressure: str, rounds: Sequence[dict[str, float]]) -> str:
+    """What a design's windows had, or lacked, that their pool is not meant for; empty if nothing."""
+    words = [
+        f"round {at}: no {name}" for at, one in enumerate(rounds, 1) for name in ("loads", "stores") if not one[name]
+    ]
+    if pressure == "healthy":
+        counts = [(at, one["preemptions"]) for at, one in enumerate(rounds, 1) if one["preemptions"]]
+        words += [f"round {at}: {count} preemptions" for at, count in counts]
+    elif not any(one["preemptions"] for one in rounds):
+        words.append("no preemptions")
+    return ", ".join(words)
+
+
+def throughput(options: argparse.Namespace, out: Out) -> int:
+    """By design, in each pool; 1 if a window was not what its pool is meant for, else 0."""
+    strange = [_throughput(options, out, pressure) for pressure in options.pools]
+    return int(any(strange))
+
+
+def _throughput(options: argparse.Namespace, out: Out, pressure: str) -> bool:
+    seconds = options.seconds / len(options.pools)
+    deadline = time.monotonic() + seconds
+    sequences = options.sequences
+    blocks, host_blocks = pools(pressure, sequences)
+    windows = {}
+    for name in options.designs:
+        made = build(
+            DESIGNS[name],
+            blocks=blocks,
+            host_blocks=host_blocks,
+            device=simulated() if options.device == "simulated" else None,
+            words=options.words,
+            budget=512,
+            slots=sequences,
+            ballast=options.device != "simulated",
         )
-
-    for pressure, oversubscribed in (("healthy", 0.5), ("10x", 10.0)):
-        deadline = time.monotonic() + options.seconds / 2
-        first = workload(0)
-        pools = workload_module.blocks_for(first, model, oversubscribed=oversubscribed, requests=drawn(first))
-        longest = len(model.groups) * (model.blocks(first.longest) + 1)  # what any round's longest request may need
-        blocks = max(pools.gpu, longest)
-        windows = {}
-        for name in options.designs:
-            made = build(DESIGNS[name], blocks=blocks, host_blocks=pools.host, words=options.words, budget=512)
-            windows[name] = Windows(made)
-        rounds: list[dict[str, dict[str, float]]] = []
-        failed: set[str] = set()
-        gaps: dict[str, list[float]] = {name: [] for name in windows}
-        number = 0
-        while time.monotonic() < deadline and number <= options.rounds:
-            names = [name for name in windows if name not in failed]
-            if not names:
-                break
-            turn = number % len(names)
-            found = {}
-            for name in names[turn:] + names[:turn]:
-                try:
-                    found[name] = windows[name].serve(workload(number))
-                except Exception as error:  # a design that has no progress here is a result too
-                    failed.add(name)
-                    out.line(
-                        part="throughput", pressure=pressure, design=name, failed=f"{type(error).__name__}: {error}"
-                    )
-                    continue
-                if number:
-                    gaps[name] += windows[name].clock.gaps
-            number += 1
-            if number > 1:  # the first round warms
-                rounds.append(found)
-                out.line(part="throughput", pressure=pressure, gpu_blocks=blocks, round=len(rounds), **found)
-        for name, one in windows.items():
-            both = [found for found in rounds if name in found and "none" in found]
-            if name not in failed:
-                one.engine.close()
-            if len(both) < 2:
+        windows[name] = Windows(made)
+    rounds: list[dict[str, dict[str, float]]] = []
+    failed: set[str] = set()
+    strange = False
+    gaps: dict[str, list[float]] = {name: [] for name in windows}
+    number = 0
+    while time.monotonic() < deadline and number < options.rounds + TURNS:
+        names = [name for name in windows if name not in failed]
+        if not names:
+            break
+        turn = number % len(names)
+        found = {}
+        requests = conversations(pressure, sequences, number)
+        for name in names[turn:] + names[:turn]:
+            try:
+                found[name] = windows[name].serve(requests, sequences)
+            except Exception as error:  # a design that has no progress here is a result too
+                failed.add(name)
+                out.line(part="throughput", pressure=pressure, design=name, failed=f"{type(error).__name__}: {error}")
                 continue
-            ordered, base = sorted(gaps[name]), sorted(gaps["none"])
-            p99, base_p99 = ordered[int(len(ordered) * 0.99)], base[int(len(base) * 0.99)]
-            speed = [100 * (found[name]["tokens_per_s"] / found["none"]["tokens_per_s"] - 1) for found in both]
-            tail = [100 * (found[name]["p99_us"] / found["none"]["p99_us"] - 1) for found in both]
-            out.line(
-                summary=True,
-                part="throughput",
-                pressure=pressure,
-                design=name,
-                catalogue=DESIGNS[name],
-                tokens_per_s=spread([found[name]["tokens_per_s"] for found in both]),
-                against_none_percent=spread(speed),
-                p99_us=round(p99, 1),
-                p99_against_none_percent=round(100 * (p99 / base_p99 - 1), 2),
-                p99_by_round_percent=spread(tail),
-                loads=one.engine.transfers.loads,
-                stores=one.engine.transfers.stores,
-                preemptions=one.engine.scheduler.preemptions,
-            )
+            if number >= TURNS:
+                gaps[name] += windows[name].clock.gaps
+        number += 1
+        if number > TURNS:  # the first ones fill the host pools, and warm what has to be warm
+            rounds.append(found)
+            out.line(part="throughput", pressure=pressure, gpu_blocks=blocks, round=len(rounds), **found)
+    if not rounds:
+        strange = True
+        out.line(part="throughput", pressure=pressure, failed=f"no round in {seconds:.0f} s")
+    for name, one in windows.items():
+        if name not in failed:
+            one.engine.close()
+        both = [found for found in rounds if name in found and "none" in found]
+        if not both:
+            continue
+        words = otherwise(pressure, [found[name] for found in both])
+        strange |= bool(words)
+        ordered, base = sorted(gaps[name]), sorted(gaps["none"])
+        p99, base_p99 = ordered[int(len(ordered) * 0.99)], base[int(len(base) * 0.99)]
+        speed = [100 * (found[name]["tokens_per_s"] / found["none"]["tokens_per_s"] - 1) for found in both]
+        tail = [100 * (found[name]["p99_us"] / found["none"]["p99_us"] - 1) for found in both]
+        out.line(
+            summary=True,
+            part="throughput",
+            pressure=pressure,
+            design=name,
+            catalogue=DESIGNS[name],
+            tokens_per_s=spread([found[name]["tokens_per_s"] for found in both]),
+            against_none_percent=spread(speed),
+            p99_us=round(p99, 1),
+            p99_against_none_percent=round(100 * (p99 / base_p99 - 1), 2),
+            p99_by_round_percent=spread(tail),
+            a_window={
+                count: [min(values), statistics.median(values), max(values)]
+                for count in COUNTED
+                for values in [[found[name][count] for found in both]]
+            },
+            not_as_meant=words,
+        )
+    return strange
 
 
 # ── smoke ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -410,12 +502,12 @@ def smoke(options: argparse.Namespace, out: Out) -> None:
         loads=engine.transfers.loads,
         stores=engine.transfers.stores,
         preemptions=engine.scheduler.preemptions,
-        **windows.serve(cost_workload(256, 1)),
+        **windows.serve(drawn(cost_workload(256, 1)), SEQUENCES),
     )
     engine.close()
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=["smoke", "cost", "plain", "throughput"])
     parser.add_argument("--out", default=str(Path(os.environ.get("OUT", "/tmp/out")) / "engine.jsonl"))
@@ -425,16 +517,19 @@ def main() -> None:
     parser.add_argument("--designs", nargs="+", default=list(DESIGNS), choices=list(DESIGNS))
     parser.add_argument("--blocks", type=int, nargs="+", default=[1024, 10_000])
     parser.add_argument("--debug", nargs="+", default=list(DEBUG), choices=DEBUG)
+    parser.add_argument("--pools", nargs="+", default=list(OVERSUBSCRIBED), choices=list(OVERSUBSCRIBED))
+    parser.add_argument("--sequences", type=int, default=SEQUENCES, help="throughput: requests at a time")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "simulated"], help="throughput: simulated to try")
     parser.add_argument("--words", type=int, default=64, help="throughput: 64-bit words of KV a token and layer")
-    options = parser.parse_args()
-    parts: dict[str, Callable[[argparse.Namespace, Out], None]] = {
+    options = parser.parse_args(arguments)
+    parts: dict[str, Callable[[argparse.Namespace, Out], int | None]] = {
         "smoke": smoke,
         "cost": cost,
         "plain": plain,
         "throughput": throughput,
     }
-    parts[options.part](options, Out(options.out))
+    return parts[options.part](options, Out(options.out)) or 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -178,7 +178,7 @@ def test_an_engine_s_own_handler_stays(tmp_path: Path) -> None:
 
 
 def test_a_killed_process_leaves_a_trace_that_is_not_clean(tmp_path: Path) -> None:
-    process = start(tmp_path, "run(fenced=True)\ndebug._trace.flush()" + WAIT, "trace=t.jsonl.gz")
+    process = start(tmp_path, "run(fenced=True)\ndebug.settle_down()" + WAIT, "trace=t.jsonl.gz")
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.kill()
@@ -308,7 +308,7 @@ ours, theirs = os.pipe()
 child = os.fork()
 import engine
 engine.run(fenced=bool(child), first=3)
-engine.debug._trace.flush()
+engine.debug.settle_down()
 if child:
     os.read(ours, 1); os.waitpid(child, 0)
 else:

@@ -113,6 +113,65 @@ def test_what_costs_the_proof_nothing_is_accepted(ops: Sequence[Mapping[str, Any
     assert found.verdict == "conforms", found.line()
 
 
+# ── a block that is given back half filled, and stored: in `layer-wise` a full block is stored in its forward's step ──
+
+LAYER = [
+    op("alloc", pool="gpu", ids="0"),
+    access("compute", "layer", writes="0"),  # half of it
+    op("record", on="compute", event="e1"),
+    access("compute", "layer", reads="1"),  # the next step: its request is gone
+    op("record", on="compute", event="e2"),
+    op("wait", on="store", event="e2"),
+    access("store", "store", reads="0"),
+    op("record", on="store", event="s1"),
+    op("poll", event="s1", done=True),
+    op("free", pool="gpu", ids="0"),
+]
+OTHER = [
+    op("alloc", pool="gpu", ids="1"),
+    access("compute", "layer", writes="1"),
+    op("record", on="compute", event="e0"),
+    op("wait", on="store", event="e0"),
+    access("store", "store", reads="1"),
+]
+
+
+@pytest.mark.parametrize(
+    "ops",
+    [
+        LAYER,  # the step after
+        [*LAYER[:5], access("compute", "layer", reads="1"), op("record", on="compute", event="e2"), *LAYER[5:]],  # two
+        [*LAYER[:1], access("compute", "layer", writes="0"), *LAYER[1:]],  # begun in two steps
+        [*LAYER[:3], *LAYER[4:]],  # the later step runs no forward of ours
+        [*LAYER[:3], op("wait", on="store", event="e1"), *LAYER[6:]],  # full at once, and stored in the same step
+        [*LAYER[:6], access("store", "store", reads="0"), *LAYER[7:], *LAYER[:3],
+         op("wait", on="store", event="e1"), *LAYER[6:]],  # and the block's next life
+    ],
+)  # fmt: skip
+def test_a_block_that_is_given_back_half_filled_is_stored_later(ops: Sequence[Mapping[str, Any]]) -> None:
+    found = held([*OTHER, *ops], "layer-wise")
+    assert found.verdict == "conforms", found.line()
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({1: None}, "op 10: store on store reads gpu 0: store: expected a block with store=dirty & data=full"),
+        ({5: None}, "store.after(layer_done): missing wait"),
+        ({5: op("wait", on="store", event="e1")}, "store.after(layer_done): missing wait"),
+        ({3: access("compute", "layer", reads="0")}, "op 8: layer on compute reads gpu 0: layer: expected a block"),
+        ({6: None, 7: None, 8: None}, "free gpu 0: expected a block that a rule may return now"),  # it must be stored
+        ({8: None}, "free gpu 0: one step early"),
+        ({6: access("store", "store", writes="0")}, "it not to write"),
+    ],
+)  # fmt: skip
+def test_what_such_a_block_may_not_do(change: Mapping[int, Mapping[str, Any] | None], why: str) -> None:
+    ops = [now for i, one in enumerate(LAYER) if (now := change.get(i, one)) is not None]
+    found = held([*OTHER, *ops], "layer-wise")
+    assert found.verdict == "refused"
+    assert why in found.line(), found.line()
+
+
 def test_a_helper_that_lags_is_judged_at_the_place_of_its_job() -> None:
     late = [*RUN[:5], op("put", token="q"), op("alloc", pool="gpu", ids="1"), forward(reads="0", writes="1"),
             op("get", by="h1", token="q"), *({**one, "by": "h1"} for one in RUN[5:8]), *RUN[8:]]  # fmt: skip
@@ -168,6 +227,15 @@ def test_other_names_are_mapped() -> None:
         ((), {"pools": {"kv": 4}}, "no such pool (it has kv); accepted: --map pool:NAME=gpu"),
         (("pool:kv=gpu",), {"pools": {"kv": 4, "gpu": 4}}, "2 pools for it"),
         (("thread:h9=host",), {}, "no such thread; it has h0"),
+        (
+            ("stream:cuda7=load",),
+            {},
+            "--map stream:cuda7=load: in the trace: no stream 'cuda7'; there is compute, load",
+        ),
+        (("stream:laod=load",), {}, "in the trace: no stream 'laod'; did you mean 'load'?"),
+        (("label:copy_h2d=load",), {}, "in the trace: no label 'copy_h2d'; there is forward, store"),
+        (("event:ev3=load_done",), {}, "in the trace: no event 'ev3'; there is e1, e2, s1"),
+        (("pool:kv=gpu",), {}, "in the trace: no pool 'kv'; there is gpu"),
     ],
 )
 def test_names_that_cannot_be_matched(maps: Sequence[str], header: Mapping[str, Any], why: str) -> None:
@@ -175,6 +243,35 @@ def test_names_that_cannot_be_matched(maps: Sequence[str], header: Mapping[str, 
         held(RUN if "pools" not in header else [], "vllm-symmetric-barrier", *maps, **header)
     assert why in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("mapped", "design"),
+    [
+        ("event:e2=compute_done", "vllm-symmetric-barrier"),  # recorded and waited for
+        ("event:e9=load_done", "vllm-symmetric-barrier"),  # only asked about
+        ("event:ev=store_done", "vllm-symmetric-barrier"),  # all its objects
+        ("event:ev#7=store_done", "vllm-symmetric-barrier"),  # or one
+        ("stream:load=load", "vllm-symmetric-barrier"),  # in the header, and no op has it
+        ("queue:q=load jobs", "copier-symmetric"),
+        ("thread:h1=copier", "copier-symmetric"),
+    ],
+)
+def test_names_that_the_trace_has(mapped: str, design: str) -> None:
+    polls = [op("poll", event=event, done=False) for event in ("e9", "ev#7")]
+    ops = [*RUN, *polls, op("put", token="q#1"), op("get", by="h1", token="q#1")]
+    held(ops, design, mapped)  # it may be refused; its names are matched
+
+
+def test_of_many_names_some_are_listed() -> None:
+    ops = [*RUN, *(op("record", on="compute", event=f"n{number:03}") for number in range(200))]
+    with pytest.raises(NamesError) as error:
+        held(ops, "vllm-symmetric-barrier", "event:zzz=load_done")
+    assert str(error.value).endswith(
+        "there is e1, e2, n000, n001, n002, n003, n004, n005, n006, n007, n008, n009, … (203 in all)"
+    )
+    with pytest.raises(NamesError, match=r"did you mean 'n\d+'"):
+        held(ops, "vllm-symmetric-barrier", "event:n01=load_done")
 
 
 def test_streams_of_other_names_only() -> None:
@@ -212,6 +309,10 @@ def test_exit_statuses(trace: Path, tmp_path: Path) -> None:
     assert kvsan(trace, "lmcache-staging").exit_code == 2
     assert kvsan(trace, "vllm-symmetric").exit_code == 2
     assert kvsan(trace, "vllm-symmetric-barrier", "--map", "x").exit_code == 2
+    unheard = kvsan(trace, "vllm-symmetric-barrier", "--map", "stream:cuda7=load")
+    assert unheard.exit_code == 2
+    assert unheard.output.startswith("kvsan: --map stream:cuda7=load: in the trace: no stream 'cuda7'; there is ")
+    assert unheard.output.count("\n") == 1
     assert kvsan(tmp_path / "none", "vllm-symmetric-barrier").exit_code == 2
     assert kvsan(empty, "vllm-symmetric-barrier").exit_code == 3
 

@@ -77,7 +77,11 @@ offload() { # the other connector
 }
 fault() { # kvsan itself breaks
     use 0.24.0; export KVSAN=1
-    for runner in v1 v2; do at_most "${1:-6}"; BARE=1 one "fault-$runner" 150 fault --runner $runner --cpu-gib 2 & done
+    for runner in v1 v2; do for beside in 0 1; do
+        at_most "${1:-6}"
+        KVSAN_OPTIONS="exitcode=0:incident=0:max_reports=2:beside=$beside" BARE=1 \
+            one "fault-$runner-beside$beside" 150 fault --runner $runner --cpu-gib 2 &
+    done; done
 }
 soak() { # memory and manners, and the same server without kvsan beside it
     use 0.24.0

@@ -4,15 +4,16 @@ A window serves `REQUESTS` new prompts to their end, so that the engine is idle 
 into the GPU's blocks, so that none is preempted. A step is one that ran a forward: steps in which the engine only looks
 whether a load has come are many and short, and how many they are depends on what is measured.
 
-Three states take turns, in another order each round: `on`; `off`, all hooks in place and the recorder not listening;
-`out`, a pause of both attachments: the originals back, PyTorch's trace callbacks off. Reported: for each two of them
-the median over the rounds of what the one adds to the other, with the interval that holds it with 95 % (order
-statistics, no assumption on the shape of the noise). `off` over `out` is what installed hooks cost.
+Three states take turns, in another order each round: `on`; `off`, the session paused: the originals are back in the
+place of all that was hooked; and `again`, which is `off` once more: what `again` adds to `off` is nothing but noise,
+and says how much of it the other differences hold. Reported: for each two of them the median over the rounds of what
+the one adds to the other, with the interval that holds it with 95 % (order statistics, no assumption on the shape of
+the noise).
 
-What stays in `out`: events and queues that were made as stand-ins (their methods are the originals again, their class
-is not), and names that were taken from a module before. Armed, PyTorch calls Python at each allocation and each free of
-device memory: `alloc_us` is an `empty` and its end, here armed and in `csan` (a process that never had kvsan) not;
-`allocations` is how many a step makes.
+What stays in `off`: events and queues that were made as stand-ins (their methods are the originals again, their class
+is not), and names that were taken from a module before. PyTorch's trace callbacks are off: armed, PyTorch calls Python
+at each allocation and each free of device memory. `alloc_us` is an `empty` and its end, in `on`, in `off` and in `csan`
+(a process that never had kvsan); `allocations` is how many a step makes.
 
 `--breakdown`: clocks around hooks and recorder (`attach.meter`), which slow down all states; its windows are for µs by
 hook alone.
@@ -29,6 +30,7 @@ from itertools import permutations
 from math import comb
 from typing import Any
 
+STATES = ("on", "off", "again")
 WARM = 4
 REQUESTS, TOKENS = 12, 64
 
@@ -121,24 +123,12 @@ def alloc_us() -> float:
     return round(min(turn() for _ in range(10)), 3)
 
 
-class Switch:
-    """Throws the session into one of the three states."""
-
-    def __init__(self, debug: Any) -> None:
-        self._recorder = debug.recorder
-        attached = debug.recorder.attachments
-        self._attached = [attached["vllm"], attached["torch"]]
-        self._out = False
-
-    def throw(self, state: str) -> None:
-        if self._out and state != "out":
-            for each in reversed(self._attached):
-                each.resume()
-        if state == "out" and not self._out:
-            for each in self._attached:
-                each.pause()
-        self._out = state == "out"
-        self._recorder.on = state == "on"
+def throw(debug: Any, state: str) -> None:
+    """Throws the session into one of the states."""
+    if state == "on":
+        debug.resume()
+    else:
+        debug.pause()
 
 
 def differences(rows: dict[str, list[dict[str, float]]], this: str, other: str) -> dict[str, Any]:
@@ -168,13 +158,12 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
     windows = Windows(engine(options), options.seed)
     debug = session.current()
     assert debug is not None
-    switch = Switch(debug)
-    rows: dict[str, list[dict[str, float]]] = {"on": [], "off": [], "out": []}
+    rows: dict[str, list[dict[str, float]]] = {state: [] for state in STATES}
     orders = list(permutations(rows))  # none is always the first, none always follows the same
     steps = ops = 0
     for number in range(WARM + options.windows):
         for state in orders[number % len(orders)]:
-            switch.throw(state)
+            throw(debug, state)
             before = debug.recorder.ops
             if meter is not None:
                 meter.on = state == "on" and number >= WARM
@@ -183,15 +172,18 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
                 rows[state].append(row)
                 if state == "on":
                     steps, ops = steps + int(row["steps"]), ops + debug.recorder.ops - before
-    switch.throw("on")
+    alloc = {}
+    for state in ("off", "on"):
+        throw(debug, state)
+        alloc[state] = alloc_us()
     summary: dict[str, Any] = {"windows": len(rows["on"]), "ops_a_step": round(ops / steps, 1)}
-    for this, other in (("on", "out"), ("on", "off"), ("off", "out")):
+    for this, other in (("on", "off"), ("on", "again"), ("again", "off")):
         summary[f"{this}_over_{other}"] = differences(rows, this, other)
     summary.update({state: medians(rows[state]) for state in rows})
     if meter is not None:
         meter.on = False
         summary["breakdown"] = meter.rows(steps)
-    summary["alloc_us_armed"] = alloc_us()
+    summary["alloc_us"] = alloc
     began = time.perf_counter()
     for _ in range(1000):
         plugin_off(plugin)
@@ -221,7 +213,7 @@ def csan(options: argparse.Namespace) -> dict[str, Any]:
     windows = Windows(engine(options), options.seed)
     found: dict[str, Any] = {"mode": "csan", "runner": options.runner, "graphs": options.graphs}
     plain = [windows.serve() for _ in range(2 * WARM + options.windows)][2 * WARM :]
-    found["alloc_us_not_armed"] = alloc_us()
+    found["alloc_us"] = alloc_us()
     found["plain"], found["plain_each"] = medians(plain), [round(row["step_us"], 1) for row in plain]
     try:
         from torch.cuda import _sanitizer

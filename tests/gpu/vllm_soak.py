@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,17 @@ from typing import Any
 PAGE = 4096
 
 
-def rss_mb() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE >> 20
+def rss_mb(process: int | str = "self") -> int:
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE >> 20
+
+
+def beside_mb() -> int | None:
+    """Of the process that checks, if there is one."""
+    from kvsan.checker import session
+
+    debug = session.current()
+    pid = debug.side.pipe.pid if debug is not None and debug.side is not None else None
+    return None if pid is None else rss_mb(pid)
 
 
 def soak(options: argparse.Namespace) -> dict[str, Any]:
@@ -32,14 +43,14 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
     work = prompts(400, options.seed)
     live: dict[str, float] = {}
     sent = done = aborted = 0
-    memory: list[tuple[int, int]] = []
+    memory: list[tuple[int, int, int | None]] = []
     began = time.perf_counter()
     noted = -30.0
     killed_at = options.seconds * 0.85
     killed = False
     while (now := time.perf_counter() - began) < options.seconds:
         if now - noted >= 10:
-            memory.append((round(now), rss_mb()))
+            memory.append((round(now), rss_mb(), beside_mb()))
             sample(options, memory[-1], sent, done)
             noted = now
         while len(live) < 72:  # more than run at once: some are preempted, some wait
@@ -63,13 +74,13 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
                 done += 1
         if not killed and now > killed_at:
             killed = kill_copy_thread()
-    memory.append((round(options.seconds), rss_mb()))
+    memory.append((round(options.seconds), rss_mb(), beside_mb()))
     sample(options, memory[-1], sent, done)
     core.abort_request(list(live))
     until = time.perf_counter() + 5
     while core.has_unfinished_requests() and time.perf_counter() < until:
         core.step()
-    grew = memory[-1][1] - next(size for second, size in memory if second >= options.seconds / 5)
+    grew = memory[-1][1] - next(size for second, size, _ in memory if second >= options.seconds / 5)
     return outcome(
         options,
         sent=sent,
@@ -82,9 +93,10 @@ def soak(options: argparse.Namespace) -> dict[str, Any]:
     )
 
 
-def sample(options: argparse.Namespace, at: tuple[int, int], sent: int, done: int) -> None:
+def sample(options: argparse.Namespace, at: tuple[int, int, int | None], sent: int, done: int) -> None:
     if options.samples:
-        row = {"run": options.name, "second": at[0], "rss_mb": at[1], "sent": sent, "finished": done}
+        row = {"run": options.name, "second": at[0], "rss_mb": at[1], "beside_mb": at[2]}
+        row |= {"sent": sent, "finished": done}
         with open(options.samples, "a", encoding="utf-8") as out:
             out.write(json.dumps(row) + "\n")
 
@@ -123,17 +135,27 @@ def fault(options: argparse.Namespace) -> dict[str, Any]:
 
     llm = engine(options)
     debug: Any = session.current()
-    online, count = debug.check.online, 0
-    feed = online.feed
+    count = 0
 
-    def breaks(*args: Any, **kwargs: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count > 500:
-            raise ZeroDivisionError("put there by the test")
-        return feed(*args, **kwargs)
+    def breaks(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
 
-    online.feed = breaks
+        def broken(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == 500 and debug.side is not None:
+                os.kill(debug.side.pipe.pid, signal.SIGKILL)
+            if count > 500 and debug.side is None:
+                raise ZeroDivisionError("put there by the test")
+            return original(*args, **kwargs)
+
+        setattr(owner, name, broken)
+
+    if debug.side is not None:  # the process that checks is killed
+        breaks(debug.recorder, "_add")
+    else:
+        breaks(debug.check.online, "feed")
+        breaks(debug.check.online, "line")
     outputs = llm.generate(prompts(options.requests, options.seed), sampling(options.tokens), use_tqdm=False)
     answered = sum(bool(output.outputs[0].token_ids) for output in outputs)
     found = outcome(options, answered=answered)

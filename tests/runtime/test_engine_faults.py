@@ -14,7 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 pytest.importorskip("torch")
 
+from kvsan.checker.conform import conform_ops
+from kvsan.checker.serving.lines import Lines
 from kvsan.model.designs import load
+from kvsan.model.ops import Access
 from kvsan.runtime.device import Kernel
 from kvsan.runtime.device.policy import POLICIES, starve
 from kvsan.runtime.device.simulated import Call, Simulated
@@ -23,6 +26,7 @@ from kvsan.runtime.forward import Batch, Forward
 from kvsan.runtime.language import Group, Model, answer
 from kvsan.runtime.requests import Completion
 from kvsan.runtime.scheduler import EngineError
+from kvsan.runtime.tracing import Traced
 
 MODEL = Model(groups=(Group("full"), Group("window", 6)), layers=1, block_size=4, stop_every=9)
 SAFE = ("kvsan-default", "vllm-symmetric-barrier", "copier-symmetric", "vllm-offloading-connector", "layer-wise")
@@ -203,3 +207,47 @@ def test_aborting_in_mid_load_leaves_nothing_behind() -> None:
     made.drain()
     made.check()
     assert len(made.pool.queue) == len(made.pool)
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("layer-wise", "refused"), ("kvsan-default", "conforms")])
+def test_given_up_before_any_forward_wrote_its_blocks(name: str, verdict: str) -> None:
+    """A known limit: the step failed and the request is aborted. `layer-wise` has no other way out for its blocks than
+    to be stored, so they are, and that is no run of the design; where they may just leave nothing is wrong.
+    """
+    device = Simulated(seed=1, observe=True)
+    lines = Lines(device)
+    made = Engine(
+        load(name), Traced(device, lines), MODEL, Sizes(16, 8, slots=2, budget=16), forward=Broken, caching=False
+    )
+    made.submit(0, [1] * 9, 6)
+    made.drain()
+    made.kernels.raises = 1  # type: ignore[attr-defined]
+    made.submit(1, [2] * 9, 6)
+    made.turn()
+    made.abort(1)
+    made.submit(2, [3] * 9, 6)
+    made.drain()
+    made.check()
+    assert len(made.pool.queue) == len(made.pool)
+    found = conform_ops(lines.header, lines.ops, load(name))
+    assert found.verdict == verdict, found.text()
+    assert verdict == "conforms" or "expected a block with store=dirty & data=full" in found.text()
+
+
+@pytest.mark.parametrize("host", [1, 2, 5, 40])
+def test_where_the_design_stores_in_the_step_a_full_host_pool_is_waited_for(host: int) -> None:
+    """Of as many blocks at a time as there is room for: no full block is left for a later step."""
+    device = Simulated(seed=1, observe=True)
+    lines = Lines(device)
+    made = Engine(load("layer-wise"), Traced(device, lines), MODEL, Sizes(16, host, slots=2, budget=16))
+    wanted = {number: ([number + 1] * 13, 6) for number in range(4)}
+    for number, (prompt, new) in wanted.items():
+        made.submit(number, prompt, new)
+    for done in made.drain():
+        assert list(done.tokens) == answer(MODEL, *wanted[done.number])
+    made.check()
+    found = conform_ops(lines.header, lines.ops, load("layer-wise"))
+    assert found.verdict == "conforms", found.text()
+    assert made.transfers.host_full == 0
+    stores = [op.step for op in lines.ops if isinstance(op, Access) and op.label == "store"]
+    assert (len(stores) > len(set(stores))) == (host < 40)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import takewhile
 
 import pytest
 
@@ -19,6 +20,7 @@ from kvsan.checker.serving.observed import Observed, observe
 from kvsan.checker.serving.trial import requests_for
 from kvsan.model.design import Retired
 from kvsan.model.designs import load, names
+from kvsan.model.ops import Access, Record
 from kvsan.runtime.device.policy import policy
 from kvsan.runtime.device.simulated import Simulated
 from runtime.faults import KINDS, Fault, Faulty, Kind, harmless
@@ -34,7 +36,6 @@ SAFE = (
 )
 OTHERS = {
     "host-blocks": "its run has the device pool's waits too, which this design does not know",
-    "layer-wise": "its design has no way out for a block that is given back before a forward wrote it; engines have",
 }
 
 
@@ -93,6 +94,31 @@ def test_a_run_conforms_to_its_design(name: str) -> None:
     run = ran(name, 1, None)
     found = conform_ops(run.header, run.lines, load(name))
     assert found.verdict == "conforms", found.text()
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"),
+    [("vllm-per-block-event", 10), ("vllm-per-block-event", 22), *(("layer-wise", seed) for seed in (0, 2, 3, 177))],
+)
+def test_other_runs_conform_too(name: str, seed: int) -> None:
+    """Windows that slide within a chunk, requests that are given up with a block half filled, a full host pool."""
+    run = ran(name, seed, None)
+    found = conform_ops(run.header, run.lines, load(name))
+    assert found.verdict == "conforms", found.text()
+
+
+@pytest.mark.parametrize("seed", [1, 4, 10])
+def test_a_block_has_an_event_of_the_forwards_that_touch_it_and_of_no_other(seed: int) -> None:
+    lines = ran("vllm-per-block-event", seed, None).lines
+    forwards = 0
+    for at, op in enumerate(lines):
+        if isinstance(op, Access) and op.label == "forward":
+            behind = takewhile(lambda one: isinstance(one, Record), lines[at + 1 :])
+            events = {one.event for one in behind if isinstance(one, Record) and one.event.startswith("used#")}
+            touched = {*op.reads.get("gpu", ()), *op.writes.get("gpu", ())}
+            assert events == {f"used#{block}" for block in touched}, f"seed {seed}, op {at}"
+            forwards += 1
+    assert forwards > 20
 
 
 def test_each_fault_is_caught() -> None:

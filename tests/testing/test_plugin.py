@@ -223,6 +223,45 @@ def test_what_is_wrong_is_a_usage_error(
     result.stderr.fnmatch_lines([f"ERROR: kvsan: {wrong}"])
 
 
+@pytest.mark.parametrize("where", ["taken", "taken/deeper/still"])
+@pytest.mark.parametrize("how", ["--kvsan-trace-dir", "ini kvsan_trace_dir"])
+def test_a_trace_dir_that_cannot_be_is_a_usage_error(pytester: pytest.Pytester, how: str, where: str) -> None:
+    Path("taken").write_text("a file")
+    pytester.makeini(f"[pytest]\nkvsan_trace_dir = {where}\n" if how.startswith("ini") else "[pytest]\n")
+    result = run(pytester, CLEAN, *([] if how.startswith("ini") else [f"{how}={where}"]))
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    says = f"ERROR: kvsan: {how}: */taken is no folder; accepted: a folder that can be written, or made"
+    result.stderr.fnmatch_lines([says])
+    assert len([line for line in result.errlines if line]) == 1
+
+
+def test_a_trace_dir_that_cannot_be_written_is_a_usage_error(pytester: pytest.Pytester) -> None:
+    Path("closed").mkdir(mode=0o500)
+    if os.access("closed", os.W_OK):
+        pytest.skip("who runs this may write everywhere")
+    for where in ("closed", "closed/new"):
+        result = run(pytester, CLEAN, f"--kvsan-trace-dir={where}")
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines(["ERROR: kvsan: --kvsan-trace-dir: */closed cannot be written; accepted:*"])
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc, where not even root makes a folder")
+def test_a_trace_dir_that_only_seems_writable_is_one_line_too(pytester: pytest.Pytester) -> None:
+    result = run(pytester, CLEAN + "def test_plain(): pass\n", "--kvsan-trace-dir=/proc/kvsan-traces")
+    if result.ret != pytest.ExitCode.USAGE_ERROR:
+        result.assert_outcomes(errors=1, passed=1)
+        result.stdout.fnmatch_lines(["kvsan: --kvsan-trace-dir: *'/proc/kvsan-traces'; accepted: a folder*"])
+    assert "Traceback" not in result.stdout.str() + result.stderr.str()
+    assert "plugin.py" not in result.stdout.str() + result.stderr.str()
+
+
+@pytest.mark.parametrize("where", ["new", "new/and/deep", "here"])
+def test_a_trace_dir_that_is_there_or_can_be_made_is_none(pytester: pytest.Pytester, where: str) -> None:
+    Path("here").mkdir()
+    run(pytester, CLEAN, f"--kvsan-trace-dir={where}").assert_outcomes(passed=1)
+    assert Path(where).is_dir()
+
+
 def test_the_marker_is_known(pytester: pytest.Pytester) -> None:
     run(pytester, "@pytest.mark.kvsan(max_reports=3)\n" + CLEAN, "--strict-markers").assert_outcomes(passed=1)
     run(pytester, "", "--markers").stdout.fnmatch_lines(["@pytest.mark.kvsan(option=*"])

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kvsan.checker.advice import Warned
 from kvsan.checker.clocks import Vector
 from kvsan.checker.coverage import Coverage
 from kvsan.checker.elsewhere import Elsewhere
@@ -100,6 +101,23 @@ class BySite:
 
     def _all(self) -> list[Finding]:
         return [*self._found.values(), *self._others.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a check has to say at a moment. `allowed`: the allowances under which there was a hazard."""
+
+    coverage: Coverage
+    real: list[Finding]
+    suppressed: list[Finding]
+    unused: list[Suppression]
+    allowed: list[Suppression]
+    warnings: list[Warned]
+
+    @classmethod
+    def nothing(cls) -> Seen:
+        """Of a run without a line."""
+        return cls(Coverage(start="attached"), [], [], [], [], [])
 
 
 class LiveCheck:
@@ -199,6 +217,18 @@ class LiveCheck:
         key = (type(op), op.by, getattr(op, "on", None))
         counts = self._counts
         counts[key] = counts.get(key, 0) + 1
+
+    def seen(self) -> Seen:
+        """What it has to say now."""
+        suppressions = self.findings.suppressions
+        return Seen(
+            coverage=self.coverage(),
+            real=self.findings.real(),
+            suppressed=self.findings.suppressed(),
+            unused=suppressions.unused(),
+            allowed=[line for line in suppressions.allowed.values() if line.used],
+            warnings=list(self.online.advice.all()),
+        )
 
     def coverage(self) -> Coverage:
         """What was seen so far."""

@@ -34,6 +34,7 @@ class Options:
     trace: str = ""
     report: str = ""
     check: bool = True
+    beside: bool = True
     assume_stream_order: bool = False
     incident: float = 10.0
     incident_mb: int = 64
@@ -53,6 +54,8 @@ HELP = {
     "trace": "write every op to this file, .jsonl, .jsonl.gz or .kvt (binary, at the least cost)",
     "report": "write the summary as JSON to this file",
     "check": "check while the engine runs; 0 with trace= only records",
+    "beside": "check in a process of its own beside the engine's, which costs the engine least; 0 in the engine's "
+    "process; halt_on_error does so too",
     "assume_stream_order": "take source order `any` as `stream`",
     "incident": "seconds of ops that are kept and written when a hazard is found; 0 for none",
     "incident_mb": "megabytes that those ops may take",

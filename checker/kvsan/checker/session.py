@@ -5,6 +5,9 @@
     debug = session.start(Options())  # or from code; the second call gives the first one's session
     device = session.debug(device)    # a device of `kvsan.runtime`; `kvsan.checker.debug` is the same at less cost
 
+The process's session leaves all that follows from a line to a process beside this one (`beside`), unless the options
+say otherwise; one that code makes for itself does it here.
+
 One line at the start; each new sort of hazard as it is found; a summary with the ledger at exit and on SIGTERM. A
 process with hazards ends with status `exitcode`, set at the very end of the interpreter so that every other exit
 handler has run. A fault inside turns the session off, says so at once, and makes the verdict Incomplete; the engine
@@ -29,7 +32,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 try:
     import msgspec
@@ -43,6 +46,8 @@ from kvsan.checker import options as opts
 from kvsan.checker import suppressions as known
 from kvsan.checker.attach.core import BATCH
 from kvsan.checker.attach.recorder import Recorder, Sink
+from kvsan.checker.beside.pipe import Account
+from kvsan.checker.beside.side import NOT_CHECKED, TOO_LATE, Side, can_be
 from kvsan.checker.binaryfile import BinaryTrace
 from kvsan.checker.convert import is_binary
 from kvsan.checker.incident import Ring
@@ -63,11 +68,24 @@ SIGTERM_WAIT = 10
 """Seconds that a SIGTERM waits for what is being written."""
 
 
+@runtime_checkable
+class Pausable(Protocol):
+    """An attachment whose hooks can be taken away for a while."""
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
 class Session:
     """One process's debug session. `start` makes the one that the process reports on; tests make their own."""
 
-    def __init__(self, options: Options | None = None, *, suppressions: Suppressions | None = None) -> None:
+    def __init__(
+        self, options: Options | None = None, *, suppressions: Suppressions | None = None, beside: bool = False
+    ) -> None:
+        """`beside`: lines are worked off in a process of their own (`beside`), if the options let them."""
         self.options = options or Options()
+        self._beside = beside and can_be(self.options, binary=is_binary(self.options.trace))
         self.recorder = Recorder(on_fault=self._on_fault)
         self.about: dict[str, Any] = {}
         """Provenance for the header: engine, version, device."""
@@ -76,11 +94,12 @@ class Session:
         if suppressions is None:
             path = self.options.suppressions
             suppressions = known.read(path) if path else Suppressions()
-        self._suppressions = suppressions
+        self.suppressions = suppressions
         self.ops: Callable[[], int] | None = None
         """How many lines there are, where they do not pass through the recorder."""
         self._closers: list[Callable[[], None]] = []
         self._forked = False
+        self._paused = False
         self._listen()
 
     def _listen(self) -> None:
@@ -95,22 +114,29 @@ class Session:
         self._reported = ""
         self._said: dict[str, Any] | None = None
         self._writers: list[threading.Thread] = []
+        self._lost = 0
         sinks: list[Sink] = []
         self._trace: TraceFile | BinaryTrace | None = None
+        self._ring = None
+        self.check = None
+        self.side: Side | None = None
+        """The process beside this one, which has the check, the ring and the trace then."""
+        if self._beside:
+            self.side = Side(given, self.suppressions, self.recorder, self.about, self.pid, first=is_first())
+            self.recorder.listen((), batch=BATCH, beside=self.side.pipe)
+            return
         if given.trace and is_binary(given.trace):
             self._trace = BinaryTrace(own_path(given.trace), self._header)
         elif given.trace:
             self._trace = TraceFile(own_path(given.trace), self._header, self._say)
         if self._trace is not None:
             sinks.append(self._trace)
-        self._ring = None
-        self.check = None
         if given.check:
             self.check = LiveCheck(
                 self._report,
-                self._suppressions,
+                self.suppressions,
                 assume_stream_order=given.assume_stream_order,
-                lost=lambda: self.recorder.unseen(edges=1, what="a hand-off taken too late"),
+                lost=self._lose,
             )
             if given.incident:
                 self._ring = Ring(self.check, given.incident, given.incident_mb)
@@ -130,8 +156,10 @@ class Session:
         with self.recorder.lock:
             self.recorder.settle_up()
             name = f"process {self.pid}"
-            seen = summarise(self.recorder, self.check, name, self.incidents, inherited=self._forked)
-            return seen if self.ops is None else replace(seen, ops=self.ops())
+            account, why = self.side.ask() if self.side is not None else (self.account(), NOT_CHECKED)
+            seen, incidents = (account.seen, account.incidents) if account is not None else (None, ())
+            made = summarise(self.recorder, seen, name, incidents, inherited=self._forked, unchecked=why)
+            return made if self.ops is None else replace(made, ops=self.ops())
 
     def close(self) -> Summary:
         """Ends the session: nothing is hooked any more, files are closed. Again: the same summary."""
@@ -143,18 +171,54 @@ class Session:
             self._closers.clear()
             with self.recorder.lock, self.recorder.guard("closing the trace"):
                 self.recorder.settle_up()
-                if self._trace is not None:
-                    self._trace.close(whole=self.recorder.on)
-            for writer in self._writers:
-                writer.join(60)
+                if self.side is not None:
+                    self.side.ask(last=True)
+            self.end(whole=self.recorder.on)
             self.recorder.on = False
         return self.summary()
+
+    def end(self, *, whole: bool) -> None:
+        """Closes what this process writes. `whole`: the run was seen to its end."""
+        with self.recorder.lock, self.recorder.guard("closing the trace"):
+            self.recorder.settle_up()
+            if self._trace is not None:
+                self._trace.close(whole=whole and self.recorder.on)
+        for writer in self._writers:
+            writer.join(60)
+
+    def pause(self) -> None:
+        """Takes the hooks away for a while, so that they cost nothing. What happens meanwhile is not seen, so the
+        verdict is Incomplete from here on; meant for where the engine is idle.
+        """
+        with self.recorder.lock:
+            if self._closed or self._paused or not self.recorder.on:
+                return
+            self.recorder.settle_up()
+            self._paused = True
+            self.recorder.on = False
+            self.recorder.ledger.note("the session was paused: what happened meanwhile was not seen")
+        for attached in reversed(self.recorder.attachments.values()):
+            if isinstance(attached, Pausable):
+                with self.recorder.guard("taking hooks away"):
+                    attached.pause()
+
+    def resume(self) -> None:
+        """Puts the hooks back. Nothing if a fault has turned kvsan off."""
+        if self._paused and not self._closed and self.recorder.fault_text is None:
+            self._paused = False
+            for attached in self.recorder.attachments.values():
+                if isinstance(attached, Pausable):
+                    with self.recorder.guard("putting hooks back"):
+                        attached.resume()
+            self.recorder.on = True
 
     def settle_down(self) -> None:
         """Before a signal that may end the process: what is being written is written. The session goes on."""
         if self.recorder.lock.acquire(timeout=SIGTERM_WAIT):
             try:
                 self.recorder.settle_up()
+                if self.side is not None:
+                    self.side.ask()
                 with self.recorder.guard("flushing the trace"):
                     if self._trace is not None:
                         self._trace.flush_now()
@@ -162,6 +226,24 @@ class Session:
                 self.recorder.lock.release()
         for writer in self._writers:
             writer.join(SIGTERM_WAIT)
+
+    # ── in the process beside an engine's ─────────────────────────────────────────────────────────────────────────
+
+    def account(self) -> Account:
+        """What was seen so far."""
+        with self.recorder.lock:
+            self.recorder.settle_up()
+            seen = self.check.seen() if self.check is not None else None
+            fault = self.recorder.fault_text
+            return Account(seen, tuple(self.incidents), self.recorder.ops, self._lost, fault)
+
+    def count_lost(self) -> None:
+        """After the ledger has come from the engine's process, which knows of no orders that were lost here."""
+        self.recorder.ledger.unseen(0, self._lost, TOO_LATE)
+
+    def _lose(self) -> None:
+        self._lost += 1
+        self.recorder.unseen(edges=1, what=TOO_LATE)
 
     @property
     def trace(self) -> TraceFile | BinaryTrace | None:
@@ -179,18 +261,26 @@ class Session:
         """While it is open, hazards that the line matches are counted under it (`attach.allowing`)."""
         with self.recorder.lock:
             self.recorder.settle_up()  # what was issued before is none of its business
-            line = self._suppressions.enter(line)
+            line = self.suppressions.enter(line)
+            if self.side is not None:
+                self.side.pipe.enter(line)
         try:
             yield
         finally:
             with self.recorder.lock:
                 self.recorder.settle_up()
-                self._suppressions.leave(line)
+                self.suppressions.leave(line)
+                if self.side is not None:
+                    self.side.pipe.leave(line)
 
     def allowed(self) -> list[Suppression]:
         """The allowances under which there was a hazard."""
-        self.recorder.settle_up()
-        return [line for line in self._suppressions.allowed.values() if line.used]
+        with self.recorder.lock:
+            self.recorder.settle_up()
+            if self.side is not None:
+                account, _ = self.side.ask()
+                return account.seen.allowed if account is not None and account.seen is not None else []
+            return [line for line in self.suppressions.allowed.values() if line.used]
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -202,15 +292,15 @@ class Session:
     def _say(self, text: str) -> None:
         self.log.say(f"kvsan[{self.pid}]: {text}")
 
-    def say_summary(self) -> None:
-        """Prints the summary, if anything of it has changed since it was last printed."""
+    def say_summary(self, *, first: bool | None = None) -> None:
+        """Prints the summary, if anything of it has changed since it was last printed. `first`: as `is_first`."""
         seen = self.summary()
         if seen.document() == self._said:
             return
         seen = self._write_report(seen)
         self._said = seen.document()
         if seen.idle:
-            if is_first():
+            if is_first() if first is None else first:
                 self.log.say(f"kvsan: process {self.pid}: saw no engine, so there is no verdict on it")
             return
         self.log.say(words.summary(seen))
@@ -302,6 +392,8 @@ class Session:
         """In a forked child: what the parent has seen is the parent's."""
         if self._trace is not None:
             self._trace.abandon()
+        if self.side is not None:
+            self.side.pipe.forked()
         self._forked = True
         if not self._closed:
             self._listen()
@@ -319,7 +411,7 @@ def _version() -> str:
 
 # ── the process's session ─────────────────────────────────────────────────────────────────────────────────────────────
 
-_FIRST = "KVSAN_FIRST_PROCESS"
+FIRST = "KVSAN_FIRST_PROCESS"
 _last = LastWord()
 _all: list[Session] = []
 """The process's session, once there is one."""
@@ -348,7 +440,7 @@ def scoped(session: Session) -> Iterator[Session]:
 
 def is_first() -> bool:
     """Whether this process is the one in which the first session of its tree was started."""
-    return os.environ.get(_FIRST, str(os.getpid())) == str(os.getpid())
+    return os.environ.get(FIRST, str(os.getpid())) == str(os.getpid())
 
 
 def start(options: Options | None = None) -> Session:
@@ -359,8 +451,9 @@ def start(options: Options | None = None) -> Session:
     there = current()
     if there is not None:
         return there
-    os.environ.setdefault(_FIRST, str(os.getpid()))
-    made = Session(opts.from_environment() if options is None else options)
+    os.environ.setdefault(FIRST, str(os.getpid()))
+    options = opts.from_environment() if options is None else options
+    made = Session(options, beside=options.beside)
     _all.append(made)
     made.banner()
     atexit.register(_at_exit)

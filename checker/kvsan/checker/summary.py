@@ -18,7 +18,7 @@ from kvsan.checker.advice import Warned
 from kvsan.checker.attach.ledger import Ledger
 from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.coverage import Coverage
-from kvsan.checker.live import Finding, LiveCheck, totals
+from kvsan.checker.live import Finding, Seen, totals
 from kvsan.checker.suppressions import Suppression
 from kvsan.checker.trace.header import Expects, Header
 from kvsan.checker.verdict import Verdict, verdict
@@ -76,24 +76,32 @@ def header_of(recorder: Recorder, **about: Any) -> Header:
 
 
 def summarise(
-    recorder: Recorder, check: LiveCheck | None, name: str, incidents: Sequence[str] = (), *, inherited: bool = False
+    recorder: Recorder,
+    seen: Seen | None,
+    name: str,
+    incidents: Sequence[str] = (),
+    *,
+    inherited: bool = False,
+    unchecked: str = "nothing was checked (check=0): check the trace",
 ) -> Summary:
-    """`inherited`: a forked child, which has its pools from its parent."""
+    """`seen` is what the check saw, `unchecked` why there is none. `inherited`: a forked child, which has its pools
+    from its parent.
+    """
     ledger = recorder.ledger
     header = header_of(recorder)
-    coverage = check.coverage() if check is not None else Coverage(start="attached")
+    coverage = seen.coverage if seen is not None else Coverage(start="attached")
     coverage.hooks = header.hooks
     coverage.unseen = {"copies": ledger.copies, "edges": ledger.edges}
     absent = {hook.name for hook in ledger.hooks.values() if hook.absent is not None}
     due = {name: count for name, count in header.expects.hooks.items() if name not in absent}
     promised = replace(header, expects=Expects(header.expects.streams, due))
-    findings = [marked(found, ledger.edges) for found in check.findings.real()] if check is not None else []
-    certain = [found for found in check.findings.real() if not found.hazard.possible] if check is not None else []
+    findings = [marked(found, ledger.edges) for found in seen.real] if seen is not None else []
+    certain = [found for found in seen.real if not found.hazard.possible] if seen is not None else []
     why = [*coverage.missing(promised), *ledger.missing()]
     if recorder.waiting:
         why.append(f"the last {recorder.waiting} ops were not looked at: a signal came in the middle of that")
-    if check is None:
-        why = ["nothing was checked (check=0): check the trace", *ledger.missing()]
+    if seen is None:
+        why = [unchecked, *ledger.missing()]
     doubts = len(findings) - len(certain)
     if doubts:
         why.append(
@@ -105,9 +113,9 @@ def summarise(
         verdict=verdict(len(certain), why),
         ops=recorder.ops,
         findings=findings,
-        suppressed=check.findings.suppressed() if check is not None else [],
-        unused=check.findings.suppressions.unused() if check is not None else [],
-        warnings=check.online.advice.all() if check is not None else [],
+        suppressed=seen.suppressed if seen is not None else [],
+        unused=seen.unused if seen is not None else [],
+        warnings=seen.warnings if seen is not None else [],
         coverage=coverage,
         ledger=ledger,
         incidents=tuple(incidents),

@@ -52,7 +52,7 @@ class Bodies(Protocol):
 
     def faces(self, work: Work, blocks: Ids, step: int) -> Sequence[Face]:
         """The sides of the work in this step: first the design's own. `blocks` is what its guards say; a step may use
-        fewer of them. No side: the work is not issued."""
+        fewer of them, and is asked again for the rest. No side: the work is not issued."""
 
     def run(self, host: Host, work: Work, faces: Sequence[Face], step: int) -> None:
         """Issues the work itself on `work.on` (None: the host does it). Raises `DeviceError` if nothing was issued."""
@@ -144,14 +144,21 @@ class Issuer:
     # ── a work ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def work(self, host: Host, work: Work, blocks: Ids, step: int) -> bool:
-        """Its waits, the work, its records. Returns whether it was issued."""
+        """Its waits, the work, its records; in the step itself again for the rest, if fewer blocks were used. Returns
+        whether it was issued."""
         if not len(blocks) and not work.every_step:
             return False
-        faces = self.bodies.faces(work, blocks, step)
-        if not faces:
-            return False
-        self.wait(host, work, faces)
-        return self.issue(host, work, faces, step)
+        issued = False
+        while faces := self.bodies.faces(work, blocks, step):
+            self.wait(host, work, faces)
+            if not self.issue(host, work, faces, step):
+                break
+            issued = True
+            used = faces[0].blocks
+            blocks = np.setdiff1d(blocks, used)
+            if work.every_step or host is not self.host or not len(used) or not len(blocks):
+                break
+        return issued
 
     def wait(self, host: Host, work: Work, faces: Sequence[Face], only: str | None = None) -> None:
         """The work's waits: for what the designs of its faces say (`after`), or for one event of them."""

@@ -145,7 +145,9 @@ class Scheduler:
             tokens += [UNKNOWN] * (count - len(known))
             samples.append(end == len(active.tokens) + active.in_flight)
             for group, table in zip(self.model.groups, active.tables, strict=True):
-                touched += table[_first_visible(group, first, size) : -(-end // size)]
+                # written are those of the new tokens, read those that the last of them sees (`forward.py`): one that
+                # only the first of them saw is not touched, and has no event and no last use of this step
+                touched += table[min(first // size, _first_visible(group, end - 1, size)) : -(-end // size)]
                 full += table[first // size : end // size]
         return Plan(
             tuple(chosen),

@@ -3,7 +3,9 @@
 A store is planned for a full block whose content the host pool lacks, eagerly (each full block) or lazily (near the
 head of the free queue, soon handed out again). A load is planned when a request's prefix is in the host pool. Both
 pools follow a design: the device's says what a copy waits for, the host pool's what may be read, written and evicted
-when. A load may go through slots of a staging pool, which the host fills, if a third design says how.
+when. A design that stores in the forward's own step leaves no full block for the next: if the host pool is full the
+host waits for one of its transfers. A load may go through slots of a staging pool, which the host fills, if a third
+design says how.
 
 A copy that the device refuses stays planned, and the next step issues it again; `refused` counts in a row.
 """
@@ -158,6 +160,18 @@ class Transfers:
             self._nameless = {one: target for one, target in self._nameless.items() if target not in gone}
         return self.host.take(self.host_roles.rules["reserve"].name, min(count, len(self.host.queue))) or []
 
+    def _awaited(self) -> list[int]:
+        """A host block for a store, if need be one that some transfer under way still uses: the host waits for it."""
+        cells = self.host.cells
+        for event in cells.transfers:
+            cells.host.sync(event)
+            cells.known(event)
+            self._settle(self.host, self.host_roles)
+            self._publish()
+            if room := self._room(1):
+                return room
+        return []
+
     # ── loads ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def loadable(self, digest: int) -> int | None:
@@ -190,16 +204,25 @@ class Transfers:
         did."""
         some = False
         for pool, roles in self.pools:
-            for rule in roles.settles:
-                here = pool.cells.where(pool.cells.when(rule))
-                some |= bool(len(here)) and bool(len(pool.cells.apply(rule.name, here)))
+            some |= self._settle(pool, roles)
+        self._publish()
+        return some
+
+    def _settle(self, pool: Pool, roles: Roles) -> bool:
+        some = False
+        for rule in roles.settles:
+            here = pool.cells.where(pool.cells.when(rule))
+            some |= bool(len(here)) and bool(len(pool.cells.apply(rule.name, here)))
+        return some
+
+    def _publish(self) -> None:
+        """Host blocks whose store has ended can be found by what they hold."""
         for target in [one for one in self._digests if self._is_published(one)]:
             digest = self._digests.pop(target)
             self._published[target] = None
             if digest is not None:
                 self._on_the_way.discard(digest)
                 self.host.remember(target, digest)
-        return some
 
     def _is_published(self, block: int) -> bool:
         evict = self.host_roles.rules["evict"]
@@ -226,16 +249,18 @@ class Transfers:
         if work == self.gpu_roles.load:
             return self._load_faces(work, [block for block in blocks.tolist() if block in self._sources])
         mine: list[int] = []
+        lacking = 0
         for block in blocks.tolist():
-            if block not in self._targets:  # the design stores it of its own accord
-                room = self._room(1)
+            if block not in self._targets:  # the design stores it of its own accord, and in this step
+                room = self._room(1) or ([] if mine else self._awaited())
                 if not room:
-                    self.host_full += 1
+                    lacking += 1  # behind those that there is room for it is asked again
                     continue
                 self._aim(block, room[0], None)
                 self._nameless[block] = room[0]
             mine.append(block)
         if not mine:
+            self.host_full += lacking
             return []
         store = self.host_roles.store
         assert store is not None

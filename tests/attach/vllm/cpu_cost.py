@@ -2,7 +2,7 @@
 
     python -m attach.vllm.cpu_cost --vllm FOLDER [--windows 20] [--meter]
 
-Windows of `on`, `off` and `out` take turns in one warm process, as in `gpu.vllm_cost`. The real model runner is not
+Windows of `on`, `off` and `again` take turns in one warm process, as in `gpu.vllm_cost`. The real model runner is not
 there, and so none of its torch calls. Times are processor time, of all threads. Prints a JSON object. `spin_ns`
 says how fast the machine was (a turn of an empty Python loop; 20 on a quiet one): divide by it to compare two runs.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 from attach.meter import metered
 from attach.vllm import cpu_engine
-from gpu.vllm_cost import Switch, interval
+from gpu.vllm_cost import STATES, interval, throw
 
 WARM = 2
 REQUESTS, TOKENS = 12, 48
@@ -99,13 +99,13 @@ def main() -> None:
         runners.hook_runner(hooked, older, inside=True)
         runners.hook_runner(hooked, newer, inside=False)
         core = cpu_engine.engine(options.connector)
-        switch, speed = Switch(debug), []
-        rows: dict[str, list[float]] = {"on": [], "off": [], "out": []}
+        speed: list[float] = []
+        rows: dict[str, list[float]] = {state: [] for state in STATES}
         orders = list(permutations(rows))
         steps = ops = 0
         for number in range(WARM + options.windows):
             for state in orders[number % len(orders)]:
-                switch.throw(state)
+                throw(debug, state)
                 speed.append(spin())
                 watched = state == "on" and number >= WARM
                 before = debug.recorder.ops
@@ -117,7 +117,7 @@ def main() -> None:
                 if watched:
                     steps += count
                     ops += debug.recorder.ops - before
-        switch.throw("on")
+        throw(debug, "on")
 
     def added(this: str, other: str) -> list[float]:
         values = [one - two for one, two in zip(rows[this], rows[other], strict=True)]
@@ -127,9 +127,9 @@ def main() -> None:
         json.dumps(
             {
                 **{f"{state}_us": round(statistics.median(took), 1) for state, took in rows.items()},
-                "on_over_out": added("on", "out"),
+                "on_over_again": added("on", "again"),
                 "on_over_off": added("on", "off"),
-                "off_over_out": added("off", "out"),
+                "again_over_off": added("again", "off"),
                 "spin_ns": round(statistics.median(speed), 1),
                 "ops_a_step": round(ops / steps, 1),
                 "steps": steps,

@@ -9,7 +9,8 @@ from kvsan.checker.live import KvsanHazard
 from kvsan.model.ops import Op, Poll, Put, Sync
 
 if TYPE_CHECKING:
-    from kvsan.checker.attach.core import Core, Held
+    from kvsan.checker.attach.core import Core
+    from kvsan.checker.attach.lines import Held
 
 
 class Guard:
@@ -56,9 +57,8 @@ class Blocking:
         lock.acquire()
         try:
             event, stream, device, by = self._given
-            if event is not None:
-                event = recorder.event(event)
-            self._held = recorder.hold(Sync(by or recorder.thread(), event, stream, device, recorder.now()))
+            name = None if event is None else recorder.event(event)
+            self._held = recorder.hold(by or recorder.thread(), name, stream, device, recorder.now())
         except KvsanHazard:
             raise
         except Exception as error:
@@ -72,7 +72,7 @@ class Blocking:
             return
         with recorder.lock:
             try:
-                recorder.settle(held, held.op if value is None else nothing(held.index, held.op))
+                recorder.settle(held, done=value is None)
             except Exception as error:
                 recorder.fault("blocking", error)
 

@@ -4,10 +4,12 @@
 
 A line gets its number, its time and its names where the engine makes the call. What follows from it is worked out
 later, `batch` lines at a time: between an engine's own work each line finds cold caches and costs several times as
-much (`docs/performance.md`). So a hook only adds a tuple to a queue, and `settle_up` makes the ops and hands them to
-the sinks, in line order (a check that listens alone gets their fields, and no op is made): when `batch` lines wait,
-before a blocking call with `BLOCKED` of them waiting, and before anything is said (summary, trace, end). With `batch`
-1 every line is handed on at once.
+much (`docs/performance.md`). So a hook only adds a tuple to a queue (`lines`), and `settle_up` works the queue off:
+when `batch` lines wait, before a blocking call with `BLOCKED` of them waiting, and before anything is said (summary,
+trace, end). With `batch` 1 every line is handed on at once. Where lines go:
+
+- to a process beside this one, which does all that follows (`beside`): they are encoded and written to its pipe;
+- to the sinks here, in line order: ops are made of them (a check that listens alone gets their fields, and no op is).
 
 Relied on: what is queued does not change any more (ids are copied), and no sink needs to be asked before the next line.
 Events and threads that are gone are noted before the next line.
@@ -20,64 +22,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from os import getpid
-from typing import Any, Protocol
+from typing import Any
 
-from kvsan.checker.attach.around import Guard
+from kvsan.checker.attach.around import Guard, nothing
 from kvsan.checker.attach.ledger import Ledger
+from kvsan.checker.attach.lines import DROP, GONE, HELD, KINDS, NUMBERED, SETTLED, TOLD, Held, Line, said
 from kvsan.checker.attach.names import Events, Streams, Threads
 from kvsan.checker.attach.regions import Regions
+from kvsan.checker.attach.sinks import Beside, Follower, Sink, Touched
 from kvsan.checker.live import KvsanHazard
-from kvsan.model.ops import Drop, Op, Stream, StreamKind, Sync
+from kvsan.model.ops import Op, Stream, StreamKind
 
 BATCH = 512
 """So many lines wait in a session at most."""
 
+IDS_BYTES = 1 << 17
+"""So many bytes of ids wait at most: a pipe holds 1 MiB, and whoever fills it waits for the other side."""
+
 BLOCKED = 256
 """With so many waiting a thread that is about to block works them off first."""
-
-_Kind = type[Op]
-
-
-class _Gone:
-    """In place of a kind of op: a host thread has ended."""
-
-
-def _said(make: object) -> str:
-    """What a line was, for the words of a fault."""
-    if make is None or make is _Gone:
-        return "the end of a thread"
-    return "blocking" if type(make) is Held else str(getattr(make, "__name__", make)).strip("_").lower()
-
-
-class Held:
-    """The line of a blocking call that is out: `settled` is what it became, `told` whether the sinks hold it."""
-
-    __slots__ = ("index", "op", "settled", "told")
-
-    def __init__(self, index: int, op: Sync) -> None:
-        self.index = index
-        self.op = op
-        self.settled: Op | None = None
-        self.told = False
-
-
-class Sink(Protocol):
-    """Takes what the recorder logs, always under the recorder's lock, ops in line order."""
-
-    def pool(self, name: str, blocks: int) -> None: ...
-
-    def stream(self, name: str, stream: Stream) -> None: ...
-
-    def take(self, index: int, op: Op) -> None:
-        """Op number `index`. May raise `KvsanHazard` once it has taken it."""
-
-    def hold(self, index: int, op: Sync) -> None:
-        """A blocking call was entered: its line stands here, and whether it counts is said later."""
-
-    def settle(self, index: int, op: Op) -> None:
-        """What line `index` became: the op that was held, or one that orders nothing because the call failed."""
-
-    # A sink may also have `line(index, kind, fields)`, in place of `take` where it is the only one: it gets no op made.
 
 
 class Core:
@@ -110,15 +73,24 @@ class Core:
         self._sinks: tuple[Sink, ...] = tuple(sinks)
         self._threads = Threads(prefix)
         self._events = Events(prefix)
+        self._event_name, self._thread_name = self._events.name, self._threads.name
+        self._dead_events, self._dead_threads = self._events.dead, self._threads.dead
         self._streams = Streams(prefix, self._declare)
         self._on_fault = on_fault
         self._clock = clock
         self.streams_gone = 0
         self._count = 0
         self._tokens = 0
-        self._queue: deque[tuple[int, _Kind | type[_Gone] | Held, tuple[Any, ...]]] = deque()
+        self._queue: deque[Line] = deque()
+        self._size = 0  # bytes of ids in it, or ids where they are no bytes
+        self._worked = 0  # the number of the next line that is worked off
         self._settling = False
         self._sealed = -1
+        self._followers: dict[str, Follower] = {}
+        self._touched: dict[str, Touched] = {}
+        self._beside: Beside | None = None
+        self._out: dict[int, Held] = {}
+        """Beside an engine: its blocking calls that had not returned when their lines came."""
 
     # ── what there is ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,6 +104,8 @@ class Core:
                 raise ValueError(f"pool {name} has {known} blocks; it was registered again with {blocks}")
             self.settle_up()
             self.pools[name] = blocks
+            if self._beside is not None:
+                self._beside.pool(name, blocks)
             for sink in self._sinks:
                 sink.pool(name, blocks)
 
@@ -162,6 +136,23 @@ class Core:
     def thread(self) -> str:
         """The name of the calling thread: `h0`, `h1`, … in order of appearance; never that of a dead one."""
         return self._threads.name()
+
+    def follow(self, name: str, follower: Follower) -> None:
+        """From now on `follower` gets what is told under `name`, and accesses may have their blocks from it."""
+        with self.lock:
+            self.settle_up()
+            self._followers[name] = follower
+            self._touched.pop(name, None)
+            if self._beside is not None:
+                self._beside.follow(name, follower)
+
+    def tell(self, name: str, message: Any) -> None:
+        """A message for whoever follows under that name, in its turn among the lines. It must not change any more."""
+        if self.on:
+            with self.lock:
+                self._queue.append((TOLD, name, message))
+                if len(self._queue) >= self.batch:
+                    self.settle_up()
 
     def fresh_token(self, what: str = "token") -> str:
         """A name that no other token has, of this process or of another on this machine: tokens are not renamed when
@@ -213,27 +204,60 @@ class Core:
 
     # ── for the session ───────────────────────────────────────────────────────────────────────────────────────────
 
-    def listen(self, sinks: Iterable[Sink], *, batch: int = 1) -> None:
-        """Starts over with other sinks: ops from 0, names as they are; lines that wait are let go.
+    def listen(self, sinks: Iterable[Sink], *, batch: int = 1, beside: Beside | None = None) -> None:
+        """Starts over with other sinks, or with a process beside this one: ops from 0, names as they are; lines that
+        wait are let go.
 
         In a forked child the lock is a new one, since
         the thread that held it is not there.
         """
         self.lock = threading.RLock()
         self._sinks = tuple(sinks)
+        self._beside = beside
         self.batch = batch
-        self._count = 0
+        self._count = self._worked = 0
         self._queue.clear()
+        self._size = 0
+        self._out.clear()
+        self._touched.clear()
         self._settling = False
         self._sealed = -1
         self._events.take_dead()
         self._threads.dead.clear()
         self.ledger.restart()
         for name, blocks in self.pools.items():
+            if beside is not None:
+                beside.pool(name, blocks)
             for sink in self._sinks:
                 sink.pool(name, blocks)
         for name, stream in self._streams.known.items():
             self._declare(name, stream)
+        if beside is not None:
+            for name, follower in self._followers.items():
+                beside.follow(name, follower)
+
+    def declare(self, name: str, stream: Stream) -> None:
+        """In the process beside an engine's: a stream of that one."""
+        with self.lock:
+            self._streams.known[name] = stream
+            self._declare(name, stream)
+
+    def adopt(self, ledger: Ledger, threads: Mapping[str, str]) -> None:
+        """In the process beside an engine's: what that one knows by now."""
+        with self.lock:
+            self.ledger = ledger
+            self._threads.names.update(threads)
+            if self.fault_text is not None:
+                ledger.note(self.fault_text)
+
+    def take_over(self, lines: Iterable[Line]) -> None:
+        """In the process beside an engine's: lines of that one's recorder, as they travelled."""
+        with self.lock:
+            for line in lines:
+                if line[0] <= NUMBERED:
+                    self._count += 1
+                self._queue.append(line)
+            self.settle_up()
 
     @property
     def streams(self) -> Mapping[str, Stream]:
@@ -250,43 +274,49 @@ class Core:
     def now(self) -> int:
         return self._clock()
 
-    def hold(self, op: Sync) -> Held:
-        """Under the lock."""
+    def hold(self, *given: Any) -> Held:
+        """A blocking call begins: the fields of its `Sync`. Under the lock."""
         if len(self._queue) >= BLOCKED:
             self.settle_up()
-        if self._events.dead or self._threads.dead:
+        if self._dead_events or self._dead_threads:
             self._ended()
-        index = self._count
-        self._count = index + 1
-        held = Held(index, op)
-        self._queue.append((index, held, ()))
+        held = Held(self._count, given)
+        self._count += 1
+        self._queue.append(held)
         if self.batch <= 1:
             self.settle_up()
         return held
 
-    def settle(self, held: Held, op: Op) -> None:
-        """Under the lock."""
-        held.settled = op
-        if held.told:
-            for sink in self._sinks:
-                sink.settle(held.index, op)
+    def settle(self, held: Held, *, done: bool) -> None:
+        """It has returned, or failed. Under the lock."""
+        held.done = done
+        if not held.told:
+            return
+        if self._beside is not None:
+            self._queue.append((SETTLED, held.index, done))
+            return
+        op = held.op if done else nothing(held.index, held.op)
+        for sink in self._sinks:
+            sink.settle(held.index, op)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _add(self, kind: _Kind, given: tuple[Any, ...]) -> int:
-        """A line of a kind of op, with what its fields will be made of (`_worked`). Under the lock."""
-        if self._events.dead or self._threads.dead:
+    def _add(self, line: tuple[Any, ...]) -> int:
+        """A line of an op. Under the lock."""
+        if self._dead_events or self._dead_threads:
             self._ended()
         index = self._count
         self._count = index + 1
         queue = self._queue
-        queue.append((index, kind, given))
+        queue.append(line)
         if len(queue) >= self.batch:
             self.settle_up()
         return index
 
     def settle_up(self) -> None:
-        """Works off the lines that wait. A fault in it turns kvsan off; they are lost with it."""
+        """Works off the lines that wait, or hands them to the process beside. A fault in it turns kvsan off; they are
+        lost with it.
+        """
         with self.lock:
             if self._settling:  # a signal in the middle of it
                 return
@@ -294,27 +324,42 @@ class Core:
                 self._queue.clear()
                 return
             self._settling = True
+            self._size = 0
             try:
-                self._work_off()
+                if self._beside is None:
+                    self._work_off()
+                elif self._queue:
+                    self._hand_over(self._beside)
             finally:
                 self._settling = False
+
+    def _hand_over(self, beside: Beside) -> None:
+        lines = list(self._queue)
+        self._queue.clear()
+        try:
+            beside.lines(lines)
+        except Exception as error:
+            self.fault("the way to the process that checks", error)
 
     def _work_off(self) -> None:
         queue, sinks = self._queue, self._sinks
         only = getattr(sinks[0], "line", None) if len(sinks) == 1 else None
-        index, make = self._count - 1, None
+        line: Line = None
         try:
             while queue:
-                index, make, given = queue.popleft()
-                if isinstance(make, Held):
-                    self._hand_on(make)
-                elif make is _Gone:
-                    if self.on_thread_end is not None:
-                        self.on_thread_end(*given)
+                line = queue.popleft()
+                code = HELD if type(line) is Held else line[0]
+                if code > NUMBERED:
+                    self._hear(line)
+                    continue
+                index = self._worked
+                self._worked = index + 1
+                if code == HELD:
+                    self._hand_on(line if type(line) is Held else self._held_elsewhere(index, line))
                 elif only is not None:
-                    only(index, *self._worked(make, given))
+                    only(index, *self._fields(line))
                 else:
-                    kind, given = self._worked(make, given)
+                    kind, given = self._fields(line)
                     op = kind(*given)
                     for sink in sinks:
                         sink.take(index, op)
@@ -322,36 +367,58 @@ class Core:
             raise
         except Exception as error:
             self._queue.clear()
-            self._count = index + 1
-            self.fault(_said(make), error)
+            self._count = self._worked
+            self.fault(said(line), error)
 
-    def _worked(self, kind: Any, given: tuple[Any, ...]) -> tuple[_Kind, tuple[Any, ...]]:
+    def _fields(self, line: Line) -> tuple[type[Op], tuple[Any, ...]]:
         """A line that waited as a kind of op and its fields."""
-        return kind, given
+        return KINDS[line[0]], tuple(line[1:])
+
+    def _hear(self, line: Line) -> None:
+        """What stands among the lines and is none."""
+        if line[0] == TOLD:
+            _, name, message = line
+            self._touched[name] = self._followers[name].feed(message)
+        elif line[0] == SETTLED:
+            _, index, done = line
+            self.settle(self._out.pop(index), done=done)
+        elif self.on_thread_end is not None:
+            self.on_thread_end(line[1])
+
+    def _held_elsewhere(self, index: int, line: Line) -> Held:
+        """A blocking call of the engine's process that was out when its line was handed over, or had failed."""
+        _, *given, done = line
+        held = Held(index, tuple(given), done)
+        if done is None:
+            self._out[index] = held
+        return held
 
     def _hand_on(self, held: Held) -> None:
-        op = held.settled
-        if op is held.op:  # it has returned meanwhile
+        op, done = held.op, held.done
+        if done:  # it has returned meanwhile
             for sink in self._sinks:
                 sink.take(held.index, op)
             return
         held.told = True
         for sink in self._sinks:
-            sink.hold(held.index, held.op)
-        if op is not None:  # it has failed
+            sink.hold(held.index, op)
+        if done is False:
+            failed = nothing(held.index, op)
             for sink in self._sinks:
-                sink.settle(held.index, op)
+                sink.settle(held.index, failed)
 
     def _ended(self) -> None:
         """Threads and events that are gone. They end anywhere, so it is only noted there."""
         while self._threads.dead:
-            self._queue.append((self._count - 1, _Gone, (self._threads.dead.popleft(),)))
+            self._queue.append((GONE, self._threads.dead.popleft()))
         by, now = self._threads.name(), self._clock()
         for name in self._events.take_dead():
-            self._queue.append((self._count, Drop, (by, name, now)))
+            self._queue.append((DROP, by, name, now))
             self._count += 1
 
     def _declare(self, name: str, stream: Stream) -> None:
         self.settle_up()
+        if self._beside is not None:
+            self._beside.stream(name, stream)
         for sink in self._sinks:
             sink.stream(name, stream)

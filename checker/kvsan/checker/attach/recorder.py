@@ -15,6 +15,10 @@
     with recorder.blocking(event=event_object):    # blocking call: the line stands at entry, no lock is held over it,
         original_synchronize()                     # and an exception of the call takes the line back
 
+    recorder.follow("steps", follower)             # an engine that says in messages what its next access touches:
+    recorder.tell("steps", message)                # the follower makes blocks of them, where lines are worked off
+    recorder.access("forward", on=compute, told="steps")
+
     with recorder.guard("hook name"):              # code of a hook: a fault turns kvsan off, not the server
         ...
 
@@ -38,23 +42,35 @@ stands"). Does not cover: what no hook calls it for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from kvsan.checker.attach.around import Blocking
-from kvsan.checker.attach.core import Core, Sink
+from kvsan.checker.attach.core import IDS_BYTES, Core
+from kvsan.checker.attach.lines import (
+    ACCESS,
+    ALLOC,
+    DROP,
+    FREE,
+    GET,
+    KINDS,
+    POLL,
+    PUT,
+    RECORD,
+    SYNC,
+    TOUCH,
+    WAIT,
+    Line,
+    ids_of,
+)
+from kvsan.checker.attach.sinks import Ids, Sink
 from kvsan.checker.index import blocks_of
 from kvsan.checker.live import KvsanHazard
-from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Poll, Put, Record, Source, Sync, Touch, Wait
+from kvsan.model.ops import Access, Blocks, Op, Put, Source
 
 __all__ = ["Ids", "KvsanHazard", "Recorder", "Sink"]
-
-_LIVES = frozenset((Alloc, Free, Touch))
-
-Ids = Any
-"""A numpy array of ints, a sequence of ints, a range, or `Blocks`."""
 
 
 class Recorder(Core):
@@ -76,25 +92,27 @@ class Recorder(Core):
         owner: int | str | None = None,
         site: str | None = None,
         by: str | None = None,
-        touches: Callable[[], tuple[Mapping[str, Ids], Mapping[str, Ids]]] | None = None,
+        told: str | None = None,
     ) -> int | None:
         """Work that touches blocks, on stream `on` or (`None`) by the host itself. `None` if it touches none.
 
-        `touches` in place of `reads` and `writes` is called for both when the line is worked off, under the lock and in
-        line order: what it looks at must not have changed by then. A line that touches nothing after all is one that
-        orders nothing.
+        `told` in place of `reads` and `writes`: what the follower of that name made of the message told last. A line
+        that touches nothing after all is one that orders nothing.
         """
         if not self.on:
             return None
         with self.lock:
             try:
-                read = _kept(reads) if reads else None
-                write = _kept(writes) if writes else None
-                if not read and not write and touches is None:
+                read = told or (self._kept(reads) if reads else None)
+                write = self._kept(writes) if writes else None
+                if not read and not write:
                     return None
-                who, now = by or self._threads.name(), self._clock()
-                given = (touches, now, who, on, read, write, label, order, batch, planned, step, owner, site)
-                return self._add(Access, given)
+                who, now = by or self._thread_name(), self._clock()
+                line = (ACCESS, who, on, read, write, label, order, batch, planned, step, owner, site, now)
+                index = self._add(line)
+                if self._size > IDS_BYTES:
+                    self.settle_up()
+                return index
             except KvsanHazard:
                 raise
             except Exception as error:
@@ -102,10 +120,24 @@ class Recorder(Core):
                 return None
 
     def record(self, on: str, event: object, *, by: str | None = None) -> None:
-        self._log("record", Record, on, event, by)
+        if not self.on:
+            return
+        with self.lock:
+            try:
+                name = event if type(event) is str else self._event_name(event)
+                self._add((RECORD, by or self._thread_name(), on, name, self._clock()))
+            except Exception as error:
+                self.fault("record", error)
 
     def wait(self, on: str, event: object, *, by: str | None = None) -> None:
-        self._log("wait", Wait, on, event, by)
+        if not self.on:
+            return
+        with self.lock:
+            try:
+                name = event if type(event) is str else self._event_name(event)
+                self._add((WAIT, by or self._thread_name(), on, name, self._clock()))
+            except Exception as error:
+                self.fault("wait", error)
 
     def wait_stream(self, on: str, other: str, *, by: str | None = None) -> None:
         """`wait_stream`: a record of a fresh event on `other` and a wait for it on `on`."""
@@ -113,10 +145,10 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                event, who, now = self._events.fresh(), by or self._threads.name(), self._clock()
-                self._add(Record, (who, other, event, now))
-                self._add(Wait, (who, on, event, now))
-                self._add(Drop, (who, event, now))
+                event, who, now = self._events.fresh(), by or self._thread_name(), self._clock()
+                self._add((RECORD, who, other, event, now))
+                self._add((WAIT, who, on, event, now))
+                self._add((DROP, who, event, now))
             except Exception as error:
                 self.fault("wait_stream", error)
 
@@ -126,8 +158,8 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                name = event if type(event) is str else self._events.name(event)
-                self._add(Poll, (by or self._threads.name(), name, done, self._clock()))
+                name = event if type(event) is str else self._event_name(event)
+                self._add((POLL, by or self._thread_name(), name, done, self._clock()))
             except Exception as error:
                 self.fault("poll", error)
 
@@ -151,50 +183,50 @@ class Recorder(Core):
         with self.lock:
             try:
                 name = None if event is None else self.event(event)
-                self._add(Sync, (self._threads.name(), name, stream, device, self._clock()))
+                self._add((SYNC, self._thread_name(), name, stream, device, self._clock()))
             except Exception as error:
                 self.fault("seen_done", error)
 
     def put(self, token: str, *, by: str | None = None) -> None:
         """The calling thread hands on what it knows, under a name that was not put before."""
-        self._log_one("put", Put, token, by)
+        self._log_one("put", PUT, token, by)
 
     def get(self, token: str, *, by: str | None = None) -> None:
         """The calling thread took what was put."""
-        self._log_one("get", Get, token, by)
+        self._log_one("get", GET, token, by)
 
     def alloc(self, pool: str, ids: Ids, *, by: str | None = None) -> None:
-        self._life("alloc", Alloc, pool, ids, by)
+        self._life("alloc", ALLOC, pool, ids, by)
 
     def free(self, pool: str, ids: Ids, *, by: str | None = None) -> None:
-        self._life("free", Free, pool, ids, by)
+        self._life("free", FREE, pool, ids, by)
 
     def touch(self, pool: str, ids: Ids, *, by: str | None = None) -> None:
         """Free blocks are taken back with their content (a prefix hit)."""
-        self._life("touch", Touch, pool, ids, by)
+        self._life("touch", TOUCH, pool, ids, by)
 
     def drop(self, event: object, *, by: str | None = None) -> None:
         """The event is gone. Of events that are Python objects the recorder notices it itself."""
-        self._log_one("drop", Drop, self.event(event), by)
+        self._log_one("drop", DROP, self.event(event), by)
 
     # ── lines that are worked off ─────────────────────────────────────────────────────────────────────────────────
 
-    def _worked(self, kind: Any, given: tuple[Any, ...]) -> tuple[type[Op], tuple[Any, ...]]:
-        if kind is Access:
-            return self._access(*given)
-        if kind in _LIVES:
-            by, pool, ids, now = given
-            found = blocks_of(ids, self.pools[pool], owned=True)
-            return kind, (by, pool, Blocks(()) if found is None else found, now)
-        return kind, given
+    def _fields(self, line: Line) -> tuple[type[Op], tuple[Any, ...]]:
+        code = line[0]
+        if code == ACCESS:
+            return self._access(*line)
+        if ALLOC <= code <= TOUCH:
+            _, by, pool, ids, now = line
+            found = blocks_of(ids_of(ids), self.pools[pool], owned=True)
+            return KINDS[code], (by, pool, Blocks(()) if found is None else found, now)
+        return KINDS[code], tuple(line[1:])
 
     def _access(
         self,
-        touches: Callable[[], tuple[Mapping[str, Ids], Mapping[str, Ids]]] | None,
-        now: int,
+        _: int,
         by: str,
         on: str | None,
-        reads: Mapping[str, Ids] | None,
+        reads: Mapping[str, Ids] | str | None,
         writes: Mapping[str, Ids] | None,
         label: str,
         order: Source,
@@ -203,11 +235,12 @@ class Recorder(Core):
         step: int | str | None,
         owner: int | str | None,
         site: str | None,
+        now: int,
     ) -> tuple[type[Op], tuple[Any, ...]]:
-        owned = touches is None  # they were copied
-        if touches is not None:
-            reads, writes = touches()
-        read = self._blocks(reads, batch, owned) if reads else {}
+        owned = type(reads) is not str  # they were copied
+        if type(reads) is str:
+            reads, writes = self._touched.pop(reads)
+        read = self._blocks(reads, batch, owned) if reads else {}  # type: ignore[arg-type]
         write = self._blocks(writes, batch, owned) if writes else {}
         if not read and not write:
             return Put, (by, f"{label} of no block at {now}", now)
@@ -216,33 +249,34 @@ class Recorder(Core):
     def _blocks(self, given: Mapping[str, Ids], batch: bool, owned: bool) -> dict[str, Blocks]:
         out = {}
         for pool, ids in given.items():
-            blocks = blocks_of(ids, self.pools[pool], repeats=batch, owned=owned)
+            blocks = blocks_of(ids_of(ids), self.pools[pool], repeats=batch, owned=owned)
             if blocks is not None:
                 out[pool] = blocks
         return out
 
     # ── lines that are put in ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _log(self, where: str, kind: type[Record] | type[Wait], on: str, event: object, by: str | None) -> None:
+    def _kept(self, given: Mapping[str, Ids]) -> dict[str, Any]:
+        """The ids of each pool that has some."""
+        out = {}
+        for pool, ids in given.items():
+            some = _copy(ids)
+            size = len(some)
+            if size:
+                self._size += size
+                out[pool] = some
+        return out
+
+    def _log_one(self, where: str, code: int, name: str, by: str | None) -> None:
         if not self.on:
             return
         with self.lock:
             try:
-                name = event if type(event) is str else self._events.name(event)
-                self._add(kind, (by or self._threads.name(), on, name, self._clock()))
+                self._add((code, by or self._thread_name(), name, self._clock()))
             except Exception as error:
                 self.fault(where, error)
 
-    def _log_one(self, where: str, kind: type[Put] | type[Get] | type[Drop], name: str, by: str | None) -> None:
-        if not self.on:
-            return
-        with self.lock:
-            try:
-                self._add(kind, (by or self._threads.name(), name, self._clock()))
-            except Exception as error:
-                self.fault(where, error)
-
-    def _life(self, where: str, kind: type[Alloc | Free | Touch], pool: str, ids: Ids, by: str | None) -> None:
+    def _life(self, where: str, code: int, pool: str, ids: Ids, by: str | None) -> None:
         if not self.on:
             return
         with self.lock:
@@ -250,25 +284,25 @@ class Recorder(Core):
                 some = _copy(ids)
                 if not len(some):
                     return
-                who, queue = by or self._threads.name(), self._queue
-                if queue and type(some) is list:
-                    index, last, given = queue[-1]
-                    mergeable = index > self._sealed and last is kind and type(given[2]) is list
-                    if mergeable and given[0] == who and given[1] == pool:
-                        given[2].extend(some)
+                who, queue = by or self._thread_name(), self._queue
+                if queue and type(some) is list and self._count - 1 > self._sealed:
+                    last = queue[-1]
+                    if (
+                        type(last) is tuple
+                        and last[0] == code
+                        and type(last[3]) is list
+                        and last[1] == who
+                        and last[2] == pool
+                    ):
+                        last[3].extend(some)
                         return
-                self._add(kind, (who, pool, some, self._clock()))
+                self._add((code, who, pool, some, self._clock()))
             except Exception as error:
                 self.fault(where, error)
 
 
 def _copy(ids: Ids) -> Any:
     """Ids that nobody else changes, with a length."""
-    if isinstance(ids, np.ndarray):
-        return ids.flatten()
+    if type(ids) is np.ndarray:
+        return (ids if ids.dtype == np.int64 else ids.astype(np.int64)).tobytes()
     return ids if isinstance(ids, Blocks | range) else list(ids)
-
-
-def _kept(given: Mapping[str, Ids]) -> dict[str, Any]:
-    """The ids of each pool that has some."""
-    return {pool: some for pool, ids in given.items() if len(some := _copy(ids))}

@@ -19,8 +19,9 @@ block (the proof is about one block, and so is this; `cells`, `steps`):
   where the work waits for nothing there is nothing to lose, and `any` is accepted. More order than that is fine.
 
 Read more leniently than the design is written, because it costs the proof nothing (`steps` says why): a forward may
-leave out a running block, write a block over several steps until it counts as full, read what it writes; a step may
-have no access of the forward. A helper thread may do the step's work if it was handed to it (`facts`).
+leave out a running block, write a block over several steps until it counts as full (or nobody goes on with it), read
+what it writes; a step may have no access of the forward. A helper thread may do the step's work if it was handed to it
+(`facts`).
 
 Not covered: who got the wrong generation (`kvsan check` finds it), a forward logged in parts of one pool, several
 objects of one `design` event, a job that another block's put handed over, records under names that are not the

@@ -35,7 +35,8 @@ class Job(NamedTuple):
 class Cell(NamedTuple):
     """One way in which a block may be. `fence` and `last_use` are numbers of steps (0: none). `marks` maps events of
     the block, and queues that hold its entry, to the snapshot or entry that they stand for. `ending`: the job of a
-    further thread that touched the block and is not over, so that what it does to the facets is still to come."""
+    further thread that touched the block and is not over, so that what it does to the facets is still to come.
+    `begun`: a forward wrote the block and it is not full yet (`Steps.fills`)."""
 
     block: tuple[str, ...]
     fence: int = 0
@@ -43,6 +44,7 @@ class Cell(NamedTuple):
     marks: tuple[tuple[str, int], ...] = ()
     jobs: tuple[Job, ...] = ()
     ending: str = ""
+    begun: bool = False
     via: int = 0
 
 
@@ -161,11 +163,12 @@ def get(pairs: tuple[tuple[str, int], ...], name: str) -> int:
 
 def asks_less(a: Cell, b: Cell) -> bool:
     """Whether whatever can follow in cell `b` can follow in cell `a` of the same block: every fence, event and job of
-    `a` is the older one."""
+    `a` is the older one, and `a` may become full by itself if `b` may."""
     if (
         a.ending != b.ending
         or a.fence > b.fence
         or a.last_use > b.last_use
+        or a.begun < b.begun
         or len(a.marks) != len(b.marks)
         or len(a.jobs) != len(b.jobs)
     ):

@@ -9,21 +9,26 @@
   are left over they are taken for each other, and the report says so: traces number threads, designs name them.
 - a queue of a design is a token of that name (`jobs#3`); tokens of other names are matched by who puts and gets them.
 
-What no op of the trace names is not an error: the design's stream was not used. A `--map` to something that the
-design does not have, a pool that the trace does not have, and a trace none of whose streams is the design's are.
+What no op of the trace names is not an error: the design's stream was not used. A `--map` of something that the
+trace does not have, or to something that the design does not have, and a trace none of whose streams is the design's
+are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 
 from kvsan.checker.trace.header import Header
 from kvsan.model.design import MAIN, Design
 from kvsan.model.design.guards import unknown
-from kvsan.model.ops import Access, Op, Record, Wait
+from kvsan.model.ops import Access, Get, Op, Poll, Put, Record, Sync, Wait
 
 KINDS = ("pool", "stream", "label", "event", "thread", "queue")
+
+MANY = 12
+"""More names than these are not listed in an error."""
 
 
 class NamesError(ValueError):
@@ -103,8 +108,6 @@ def match(design: Design, header: Header, ops: Sequence[Op], maps: Mapping[str, 
             f" {f'{len(pools)} pools for it' if pools else f'no such pool (it has {have})'};"
             f" accepted: --map pool:NAME={design.pool} for one of them"
         )
-    if full["pool"].get(pools[0]) is None and design.pool in full["pool"].values():
-        raise NamesError(f"--map pool: the trace has no pool {next(iter(full['pool']))!r}")
     streams = dict.fromkeys(header.streams)
     streams.update(dict.fromkeys(op.on for op in ops if isinstance(op, Access | Record | Wait) and op.on is not None))
     wanted = [stream.name for stream in design.streams]
@@ -115,6 +118,7 @@ def match(design: Design, header: Header, ops: Sequence[Op], maps: Mapping[str, 
         )
     threads = list(dict.fromkeys(op.by for op in ops))
     main = _main(threads, full["thread"])
+    _appear(full, header, streams, threads, ops)
     full["thread"][main] = MAIN
     notes = []
     mine = [thread.name for thread in design.threads]
@@ -154,6 +158,41 @@ def _known(design: Design, maps: Mapping[str, Mapping[str, str]]) -> None:
             if name not in have[kind]:
                 what = "work" if kind == "label" else kind
                 raise NamesError(f"--map {kind}:{trace}={name}: in {design.name}: {unknown(what, name, have[kind])}")
+
+
+def _appear(
+    maps: Mapping[str, Mapping[str, str]],
+    header: Header,
+    streams: Iterable[str],
+    threads: Iterable[str],
+    ops: Sequence[Op],
+) -> None:
+    """Nor does a map of a name that the trace does not have match anything."""
+    for kind, pairs in maps.items():
+        if not pairs:
+            continue
+        have: dict[str, None]
+        match kind:
+            case "pool":
+                have = dict.fromkeys(header.pools)
+            case "stream":
+                have = dict.fromkeys(streams)
+            case "thread":
+                have = dict.fromkeys(threads)
+            case "label":
+                have = dict.fromkeys(op.label for op in ops if isinstance(op, Access) and op.label)
+            case "event":
+                have = dict.fromkeys(op.event for op in ops if isinstance(op, Record | Wait | Poll | Sync) and op.event)
+            case _:
+                have = dict.fromkeys(op.token for op in ops if isinstance(op, Put | Get))
+        bases = dict.fromkeys(name.rsplit("#", 1)[0] for name in have)
+        plain = have if kind in ("pool", "stream", "thread", "label") else {**have, **bases}
+        for trace, name in pairs.items():
+            if trace not in plain and not (kind == "thread" and name == MAIN):
+                known = list(have if plain is have else bases)
+                if len(known) > MANY:  # names of events may be numbers, a thousand of them
+                    known = get_close_matches(trace, known, n=1) or [*sorted(known)[:MANY], f"… ({len(known)} in all)"]
+                raise NamesError(f"--map {kind}:{trace}={name}: in the trace: {unknown(kind, trace, known)}")
 
 
 def _main(threads: Sequence[str], maps: Mapping[str, str]) -> str:

@@ -272,11 +272,13 @@ class Run:
             ending=work.name if job else cell.ending,
             jobs=tuple(job for job in cell.jobs if job.queue != work.takes),
             last_use=used if used and work.on == self._recorder else cell.last_use,
+            begun=False,
             via=0,
         )
         yield done
         if work.every_step and mode & WRITE and done.block != cell.block:
-            yield done._replace(block=cell.block)
+            known = not any(event in self.records.kept for event in work.signals)  # nothing of its own is recorded anew
+            yield done._replace(block=cell.block, begun=known and self.steps.fills(cell, work))
 
     # ── hand-offs and syncs ───────────────────────────────────────────────────────────────────────────────────────
 

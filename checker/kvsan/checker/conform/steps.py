@@ -10,7 +10,10 @@ seen its event. Work that is due for a block and was not done by then rules that
 The forward (`every_step`) is no such work: a step may leave a running block out, and a step may have no access of the
 forward at all. The proof has no such step, and needs none: it leaves an access out and nothing else, what is known of
 the earlier accesses only grows, and the host sees a step no later than the one before it. In the same way a forward
-may write a block again until something shows that the block counts as full.
+may write a block again until something shows that the block counts as full. Where the step goes on at once with a block
+that is full (it stores it behind the forward), a block that was begun may come to count as full in a later step whose
+forward leaves it out, as one does that is given back half filled: in the design that step's forward writes it once
+more, and again all that is left out is an access.
 """
 
 from __future__ import annotations
@@ -41,6 +44,8 @@ class Steps:
         timed = any(rule.free is not None or rule.records for rule in world.design.rules)
         self._lasts = not timed
         """What rules make of a block depends on when they fire only if one holds a free or records an event."""
+        self._begun = False
+        """Whether a block was ever begun that may come to count as full without an access."""
         self._awaited = {event for work in world.design.works() for event in work.after}
         self._jobs = {job.takes: job for thread in world.design.threads for job in thread.jobs}
 
@@ -158,7 +163,13 @@ class Steps:
         for stream, event in rule.records:
             if event not in self.world.names.named or move.crosses:
                 marks = put(marks, event, self.world.bare(stream, event))
-        return cell._replace(block=move.block, fence=fence, marks=marks, via=cell.via | self.blocks.bits[rule.name])
+        return cell._replace(
+            block=move.block,
+            fence=fence,
+            marks=marks,
+            begun=cell.begun and not move.crosses,
+            via=cell.via | self.blocks.bits[rule.name],
+        )
 
     # ── in a step ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -235,7 +246,8 @@ class Steps:
         self._left = end
         for index in span:
             self._unseen(index)
-        if not any(isinstance(self.items[i], Submit | Block) or _planned(self.items[i]) for i in span):
+        if not any(isinstance(self.items[i], Submit | Block) or _planned(self.items[i])
+                   or (self._begun and _forward(self.items[i])) for i in span):  # fmt: skip
             return
 
         def change(cells: Cells, block: int) -> Cells:
@@ -264,9 +276,10 @@ class Steps:
         why: tuple[Item, str] | None = None
         for index in span:
             item = self.items[index]
-            if isinstance(item, Mark) or (isinstance(item, Work) and item.every_step):
+            if isinstance(item, Work) and item.every_step:
+                cells = self._filled(cells, item)
                 continue
-            if not any(self.blocks.due(item, cell.block) for cell in cells):
+            if isinstance(item, Mark) or not any(self.blocks.due(item, cell.block) for cell in cells):
                 continue
             gathered = Gathered()
             for cell in cells:
@@ -288,6 +301,25 @@ class Steps:
             if not cells:
                 return (), why
         return cells, None
+
+    def fills(self, cell: Cell, work: Work) -> bool:
+        """Whether the step goes on at once with a block that this forward has filled. If so, one that it only began may
+        be full in a later step, and no access shows in which."""
+        after = self.blocks.then(cell.block, work.then)
+        items = [item for item in self.items[self.items.index(work) + 1 :] if not isinstance(item, Mark | Block)]
+        found = any(self.blocks.due(item, after) and not self.blocks.due(item, cell.block)
+                    for item in items if isinstance(item, Submit) or _planned(item))  # fmt: skip
+        self._begun |= found
+        return found
+
+    def _filled(self, cells: Cells, work: Work) -> Cells:
+        """What blocks may be behind a forward that left them out: as they were, or full at last."""
+        full = [
+            cell._replace(block=self.blocks.then(cell.block, work.then), begun=False)
+            for cell in cells
+            if cell.begun and self.blocks.mode(work, cell.block)[1]
+        ]
+        return Gathered((*cells, *full)).cells() if full else cells
 
     def _submit(self, cell: Cell, item: Submit) -> Cell:
         job = self._jobs[item.queue]
@@ -332,6 +364,10 @@ def _group(item: Item) -> int | None:
 
 def _planned(item: Item) -> bool:
     return isinstance(item, Work) and not item.every_step
+
+
+def _forward(item: Item) -> bool:
+    return isinstance(item, Work) and item.every_step and item.writes is not None
 
 
 def _words(item: Item) -> str:

@@ -206,12 +206,30 @@ class _Stage:
         for memory in self.memory.values():
             memory.fill_(-1)
         if self.seen.is_cuda:
+            self._warm()
             torch.cuda.synchronize()  # what filled the memory was on no stream of the script
+        self._kept: list[Any] = []
+        """Blocks' numbers on the GPU. torch would hand the memory out again while a late write still has to read it."""
         self._issued = self._events = 0  # accesses, by the numbers of the script; events of our own
         self._owed: dict[str, str] = {}
         self._found: list[tuple[int, str, Any, int, Any]] = []  # op, pool, blocks, where in `seen`, expected
         self._now = {pool: np.full(size, -1, np.int64) for pool, size in script.pools.items()}
         self._read = 0
+
+    def _warm(self) -> None:
+        """Each kernel and copy once, before anything is late: CUDA loads a kernel at its first launch, and that may
+        wait for all that runs, a spinning kernel too (CUDA Programming Guide, Lazy Loading, on concurrent execution).
+        """
+        first = np.zeros(1, np.int64)
+        torch.cuda._sleep(1)
+        for pool, memory in self.memory.items():
+            memory.index_fill_(1, torch.zeros(1, dtype=torch.int64, device=memory.device), -1)
+            self._copying(pool, first, first)()
+        torch.cuda.synchronize()
+        for stream in self.script.streams:
+            for pool in self.memory:
+                self.host.copy(stream, Copy("warm", pool, first, SEEN, first, "stream"))
+                self.host.copy(stream, Copy("warm", pool, first, SEEN, first, "any"))
 
     def play(self) -> tuple[Wrong, ...]:
         """Issues everything, waits for it, and compares."""
@@ -248,7 +266,7 @@ class _Stage:
             self._found.append((at, pool, blocks, self._read, self._now[pool][blocks].copy()))
             self._read += len(blocks)
             if op.on is None:
-                self.host.work(Kernel("read", {pool: blocks}, {SEEN: places}, (self._copying(pool, blocks, places),)))
+                self._work(Kernel("read", {pool: blocks}, {SEEN: places}, (self._copying(pool, blocks, places),)))
             else:
                 self.host.copy(op.on, Copy(op.label or "read", pool, blocks, SEEN, places, op.order))
         for pool, blocks in writes.items():
@@ -256,11 +274,17 @@ class _Stage:
             self._now[pool][blocks] = at
             kernel = Kernel(op.label or "write", {}, {pool: blocks}, (self._writing(pool, blocks, at),))
             if op.on is None:
-                self.host.work(kernel)
+                self._work(kernel)
             else:
                 self.host.launch(op.on, kernel)
         if op.on is not None:
             self._hand_on(op.on)
+
+    def _work(self, kernel: Kernel) -> None:
+        """What the host does is done when the call returns; on a GPU's memory it is a kernel of the default stream."""
+        self.host.work(kernel)
+        if self.seen.is_cuda:
+            torch.cuda.default_stream(self.seen.device).synchronize()
 
     def _late(self, on: str | None) -> None:
         """On a GPU the late access has a kernel that spins in front of it."""
@@ -278,6 +302,7 @@ class _Stage:
     def _writing(self, pool: str, blocks: Any, value: int) -> Any:
         memory = self.memory[pool]
         at = torch.from_numpy(blocks).to(memory.device)
+        self._kept.append(at)
         return lambda: memory.index_fill_(1, at, value)
 
     # ── order ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,9 @@
-"""What came out of a serving run, for people and for programs: garbled completions beside hazards, and what it cost."""
+"""What came out of a serving run, for people and for programs: garbled completions beside hazards, and what it cost.
+
+A kind of hazard whose absence the design does not claim is named and counts in the verdict: that nobody promised it
+makes it no less real (a copy that acts for another owner may be ordered, so that nothing else is reported, and still
+bring the wrong bytes), and `kvsan check` says the same of the trace. It is said that the design does not claim it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +15,14 @@ from kvsan.checker.report.page import Page, count
 from kvsan.checker.report.text import describe
 from kvsan.checker.serving.fences import Fence, fenced
 from kvsan.checker.serving.trial import Round, Trial
+from kvsan.model.design import Claim
 
 KINDS = ("RAW", "WAR", "WAW", "GEN", "BATCH")
+_CLAIM = {
+    **dict.fromkeys(("RAW", "WAR", "WAW"), Claim.RACE_FREE),
+    "GEN": Claim.RIGHT_GENERATION,
+}
+"""By which claim a design says that it has none of the kind."""
 _COLOUR = {"clean": "green", "racy": "red", "incomplete": "yellow"}
 
 
@@ -27,6 +38,21 @@ def totals_of(rounds: Sequence[Round]) -> Counter[tuple[str, str, str]]:
     for one in rounds:
         out.update(one.totals)
     return out
+
+
+def unclaimed(trial: Trial, rounds: Sequence[Round]) -> dict[str, Claim]:
+    """The kinds of hazard that blocks of the design's pool had and whose absence the design does not claim."""
+    design = trial.design
+    if design is None:
+        return {}
+    kinds = {
+        found.hazard.kind.value
+        for one in rounds
+        if one.summary is not None
+        for found in one.summary.findings
+        if found.hazard.pool == design.pool
+    }
+    return {kind: claim for kind, claim in _CLAIM.items() if kind in kinds and claim not in design.claims}
 
 
 def document(trial: Trial, rounds: Sequence[Round]) -> dict[str, Any]:
@@ -48,6 +74,7 @@ def document(trial: Trial, rounds: Sequence[Round]) -> dict[str, Any]:
             {"kind": kind, "earlier": earlier, "later": later, "blocks": blocks}
             for (kind, earlier, later), blocks in sorted(totals_of(rounds).items())
         ],
+        "unclaimed": {kind: str(claim) for kind, claim in unclaimed(trial, rounds).items()},
         "interrupted": any(one.interrupted for one in rounds),
         "rounds": [
             {
@@ -77,6 +104,7 @@ def run(trial: Trial, rounds: Sequence[Round], width: int, *, colour: bool = Fal
         right=tuple(range(1, 8 + len(_kinds(rounds)))),
     )
     _pairs(page, rounds)
+    _unclaimed(page, trial, rounds)
     _why(page, rounds)
     first = next((one.first for one in rounds if one.first is not None), None)
     if first is not None:
@@ -110,6 +138,7 @@ def bisection(trial: Trial, found: Mapping[Fence, Sequence[Round]], width: int, 
         if totals_of(rounds):
             page.blank()
             page.line(f"{mode}: {_sentence(totals_of(rounds))}", 2)
+    _unclaimed(page, trial, every)
     _why(page, every)
     return str(page)
 
@@ -173,7 +202,7 @@ def _row(one: Round, kinds: Sequence[str]) -> list[str]:
 
 def _sentence(totals: Mapping[tuple[str, str, str], int]) -> str:
     parts = [
-        f"{kind} {earlier} → {later} on {count(blocks, 'block')}"
+        f"{kind} {later if kind == 'GEN' else f'{earlier} → {later}'} on {count(blocks, 'block')}"
         for (kind, earlier, later), blocks in sorted(totals.items(), key=lambda item: -item[1])
     ]
     return ", ".join(parts)
@@ -183,6 +212,20 @@ def _pairs(page: Page, rounds: Sequence[Round]) -> None:
     if totals_of(rounds):
         page.blank()
         page.line(_sentence(totals_of(rounds)), 2)
+
+
+def _unclaimed(page: Page, trial: Trial, rounds: Sequence[Round]) -> None:
+    by_claim: dict[Claim, list[str]] = {}
+    for kind, claim in unclaimed(trial, rounds).items():
+        by_claim.setdefault(claim, []).append(kind)
+    for claim, kinds in by_claim.items():
+        assert trial.design is not None
+        page.blank()
+        page.line(
+            f"{', '.join(kinds)}: {trial.design.name} does not claim {claim}, so this is nothing that it promised; it"
+            " counts in the verdict all the same",
+            2,
+        )
 
 
 def _why(page: Page, rounds: Sequence[Round]) -> None:

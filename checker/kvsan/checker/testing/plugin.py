@@ -49,6 +49,7 @@ OF_A_PROCESS = {
     "exitcode": "a hazard fails the test",
     "incomplete_exitcode": "say kvsan_incomplete, fail or accept",
     "handle_sigterm": "pytest handles signals",
+    "beside": "a test is asked at once",
 }
 """Those that only a process has, and what to say instead."""
 
@@ -85,6 +86,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(_Summary(counts), "kvsan-summary")
     if any(said(config, name) is not None for name in (*OPTIONS, *OF_A_PROCESS, *OWN, "options")):
         _usage(config)
+    folder = _folder(config)
+    if folder is not None and (wrong := _unusable(folder)):
+        raise pytest.UsageError(f"kvsan: {_said_where(config)}: {wrong}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -180,7 +184,10 @@ class _Running:
         told = read(config, _markers(item))
         options, folder = told.options, _folder(config)
         if folder is not None and not options.trace:
-            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:  # it could be made when the run began, or nothing said that it cannot
+                pytest.fail(f"kvsan: {_said_where(config)}: {error}; accepted: {_ACCEPTED}", pytrace=False)
             options = replace(options, trace=str(folder / f".{_name(item)}-%p-{next(_serial)}.jsonl.gz"))
         return Settings(options, told.incomplete, f"{told.seed}:{item.nodeid}")
 
@@ -238,6 +245,23 @@ def _folder(config: pytest.Config) -> Path | None:
         return None
     given = config.getoption("kvsan_trace_dir", None) is not None
     return Path(config.invocation_params.dir if given else config.rootpath, where)
+
+
+_ACCEPTED = "a folder that can be written, or made"
+
+
+def _said_where(config: pytest.Config) -> str:
+    return "--kvsan-trace-dir" if config.getoption("kvsan_trace_dir", None) is not None else "ini kvsan_trace_dir"
+
+
+def _unusable(folder: Path) -> str:
+    """Why no trace could be kept there, before the first test that asks for one makes it; empty if one could."""
+    there = next((path for path in (folder, *folder.parents) if os.path.exists(path)), folder)
+    if not there.is_dir():
+        return f"{there} is no folder; accepted: {_ACCEPTED}"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} cannot be written; accepted: {_ACCEPTED}"
+    return ""
 
 
 def _worker(before: str) -> str:

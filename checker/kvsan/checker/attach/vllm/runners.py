@@ -13,6 +13,7 @@ tokens and showed no forward is an unseen copy, so that no change inside a runne
 
 from __future__ import annotations
 
+from itertools import count
 from types import ModuleType
 from typing import Any
 
@@ -20,15 +21,13 @@ from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm.engine import Engine, argument, site
 from kvsan.checker.attach.vllm.groups import group_of
 from kvsan.checker.attach.vllm.scheduler import take
-from kvsan.checker.attach.vllm.steps import Message, Steps
-from kvsan.checker.index import IdBlocks
+from kvsan.checker.attach.vllm.steps import Messages, Steps
 
 _CONFIG, _STEPS, _OPEN = "_kvsan_config", "_kvsan_steps", "_kvsan_open"
 KNOWN = frozenset({"new_block_ids_to_zero", "num_common_prefix_blocks", "scheduled_new_reqs", "scheduled_cached_reqs"})
 """Fields of `SchedulerOutput` that speak of blocks and are understood, or touch none."""
 
-MOST_WAITING = 1024
-"""So many messages wait for a forward's line: those of steps without one, and a handful."""
+_names = count(1)
 
 
 def install(engine: Engine) -> None:
@@ -66,9 +65,20 @@ def hook_runner(engine: Engine, module: Any, *, inside: bool) -> None:
     (_inside if inside else _at_end)(engine, cls, forward)
 
 
-def _steps(engine: Engine, runner: Any) -> Steps:
-    steps: Steps | None = getattr(runner, _STEPS, None)
-    if steps is None:
+class Told:
+    """What the recorder is told of a runner's steps: under which name, and which pool and site an access has."""
+
+    __slots__ = ("messages", "name", "pool")
+
+    def __init__(self, pool: str, messages: Messages) -> None:
+        self.name = f"steps{next(_names)}"
+        self.pool = pool
+        self.messages = messages
+
+
+def _told(engine: Engine, runner: Any) -> Told:
+    told: Told | None = getattr(runner, _STEPS, None)
+    if told is None:
         config, vllm_config = getattr(runner, _CONFIG), runner.vllm_config
         parallel = vllm_config.parallel_config
         split = int(getattr(parallel, "decode_context_parallel_size", 1) or 1)
@@ -77,43 +87,37 @@ def _steps(engine: Engine, runner: Any) -> Steps:
         for group in groups:
             if group.kind == "unknown":
                 engine.recorder.ledger.note(f"accesses of {group.spec} layers are not covered (vLLM {engine.version})")
-        runner._kvsan_pool = engine.pool_of_rank("gpu", parallel)
-        engine.register(runner._kvsan_pool, int(config.num_blocks))
+        pool, blocks = engine.pool_of_rank("gpu", parallel), int(config.num_blocks)
+        engine.register(pool, blocks)
         engine.require(vllm_config, worker=True)
-        steps = Steps(groups, int(config.num_blocks))
-        setattr(runner, _STEPS, steps)
-    return steps
+        told = Told(pool, Messages(crosses=any(group.kind == "cross" for group in groups)))
+        engine.recorder.follow(told.name, Steps(groups, blocks, pool))
+        setattr(runner, _STEPS, told)
+    return told
 
 
-def _begin(engine: Engine, runner: Any, output: Any) -> Message | None:
-    """At the entry of `execute_model`: what its forward will touch."""
+def _begin(engine: Engine, runner: Any, output: Any) -> Told | None:
+    """At the entry of `execute_model`: the recorder is told what its forward will touch. `None` if it has none."""
     if take(engine, output):  # what the scheduler does is a line of its own process, and expected there
         for name in ("vllm.schedule", "vllm.alloc", "vllm.free"):
             engine.hook(name).expected = False
         engine.hook("vllm.forward").expected = True
     _unknown_fields(engine, output)
-    steps = _steps(engine, runner)
-    engine.device_pool = runner._kvsan_pool
+    told = _told(engine, runner)
+    engine.device_pool = told.pool
     if getattr(output, "new_block_ids_to_zero", None):
         engine.hook("vllm.zero", expected=False).expected = True
-    if len(steps) > MOST_WAITING:
-        with engine.recorder.lock:
-            engine.recorder.settle_up()
-            steps.catch_up(MOST_WAITING // 2)
-    return steps.take(output)
+    message = told.messages.take(output)
+    if message is not None:
+        engine.recorder.tell(told.name, message)
+    return told if output.num_scheduled_tokens else None
 
 
-def _log(engine: Engine, runner: Any, message: Message, where: str | None) -> None:
-    """What the forward touches is worked out with its line: host time of a step is dear, and the message is ours."""
-    pool, steps = runner._kvsan_pool, getattr(runner, _STEPS)
-
-    def touches() -> tuple[dict[str, IdBlocks], dict[str, IdBlocks]]:
-        reads, writes = steps.work_out(message)
-        return {pool: IdBlocks(reads)}, {pool: IdBlocks(writes)}
-
+def _log(engine: Engine, told: Told, where: str | None) -> None:
+    """The forward: what it touches is what was told last, and worked out with its line."""
     engine.hook("vllm.forward").fired()
     engine.recorder.access(
-        "forward", on=engine.current_stream("compute"), step=steps.count, site=where, touches=touches
+        "forward", on=engine.current_stream("compute"), step=told.messages.count, site=where, told=told.name
     )
 
 
@@ -164,7 +168,7 @@ def _inside(engine: Engine, cls: Any, forward: Any) -> None:
                 setattr(self, _OPEN, None)
                 if recorder.on:
                     try:
-                        _log(engine, self, touched, where)
+                        _log(engine, touched, where)
                     except KvsanHazard:
                         raise
                     except Exception as error:
@@ -199,7 +203,7 @@ def _at_end(engine: Engine, cls: Any, forward: Any) -> None:
             done = original(self, *args, **kwargs)
             if touched is not None and recorder.on:
                 try:
-                    _log(engine, self, touched, where)
+                    _log(engine, touched, where)
                 except KvsanHazard:
                     raise
                 except Exception as error:

@@ -4,8 +4,9 @@ A worker is told of a request's blocks once, when it is new, and afterwards of a
 messages. The sets of successive steps differ by few blocks, so a count for each block is kept of how many scheduled
 requests read it, and only what changed is counted. The usual step is taken a shorter way (`decoding`).
 
-A message is taken when the step begins and worked out when the line of its forward is (`attach.core`): `take` copies
-what it says, since the worker goes on with the very lists.
+A message is taken where the step begins (`Messages`), which copies what it says, since the worker goes on with the very
+lists, and leaves out what is as it was in the step before. What follows from it is worked out in its turn among the
+lines (`Steps`, a `Follower` of the recorder), maybe in another process.
 
 Relied on: the meaning of `scheduled_new_reqs`, `scheduled_cached_reqs` (its `new_block_ids` are appended, or replace
 the list for ids in `resumed_req_ids`), `num_scheduled_tokens`, `finished_req_ids`; block 0 is vLLM's null block.
@@ -14,7 +15,6 @@ Not covered: rejected draft tokens (with speculative decoding the caller says In
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -22,32 +22,72 @@ import numpy as np
 
 from kvsan.checker.attach.vllm.decoding import KINDS, Decoding
 from kvsan.checker.attach.vllm.groups import Group, Ints
+from kvsan.checker.index import IdBlocks
 
 _ROWS, _COLUMNS = 64, 64
 Lists = list[list[int]]
+_NOBODY: list[str] = []
 
 
 class Message(NamedTuple):
-    """What one `SchedulerOutput` says, copied."""
+    """What one `SchedulerOutput` says, copied. `cached`, `scheduled` and `tokens` are `None` where all three are as in
+    the message before.
+    """
 
-    finished: tuple[str, ...]
-    new: list[tuple[str, Lists, int]]
-    cached: list[str]
-    more: list[tuple[str, Lists]]
-    resumed: list[str]
+    finished: Sequence[str]
+    new: Sequence[tuple[str, Lists, int]]
+    cached: list[str] | None
+    more: Sequence[tuple[str, Lists]]
+    resumed: Sequence[str]
     computed: list[int]
-    scheduled: list[str]
-    tokens: list[int]
-    encoded: frozenset[str]
+    scheduled: list[str] | None
+    tokens: list[int] | None
+    encoded: Sequence[str]
+
+
+class Messages:
+    """Takes the messages of one worker, in order. `crosses`: a group attends to an encoder's output."""
+
+    def __init__(self, *, crosses: bool = False) -> None:
+        self.count = 0
+        """How many of them had a forward."""
+        self._crosses = crosses
+        self._before: tuple[list[str], list[str], list[int]] = ([], [], [])
+
+    def take(self, output: Any) -> Message | None:
+        """What it says; `None` if that is nothing."""
+        cached, scheduled = output.scheduled_cached_reqs, output.num_scheduled_tokens
+        names, more, finished, new = cached.req_ids, cached.new_block_ids, output.finished_req_ids, []
+        if output.scheduled_new_reqs:
+            new = [(one.req_id, _copied(one.block_ids), one.num_computed_tokens) for one in output.scheduled_new_reqs]
+        if scheduled:
+            self.count += 1
+        elif not (finished or new or names):
+            return None
+        resumed = getattr(cached, "resumed_req_ids", ())
+        now = (names, list(scheduled), list(scheduled.values()))
+        same = now == self._before
+        if not same:
+            now = self._before = (list(names), *now[1:])
+        return Message(
+            list(finished) if finished else _NOBODY,
+            new,
+            None if same else now[0],
+            [(name, _copied(ids)) for name, ids in zip(names, more, strict=True) if ids] if any(more) else (),
+            [name for name in names if name in resumed] if resumed else _NOBODY,
+            list(cached.num_computed_tokens),
+            None if same else now[1],
+            None if same else now[2],
+            list(output.scheduled_encoder_inputs) if self._crosses else _NOBODY,
+        )
 
 
 class Steps:
-    """Fed with each step's `SchedulerOutput`, in order."""
+    """A `Follower`: fed with each message of a worker, in order. `pool` is that of its blocks."""
 
-    def __init__(self, groups: Sequence[Group], blocks: int) -> None:
+    def __init__(self, groups: Sequence[Group], blocks: int, pool: str = "gpu") -> None:
         self.groups = tuple(groups)
-        self.count = 0
-        """How many steps ran a forward."""
+        self.pool = pool
         self._readers = np.zeros(blocks, np.int32)
         self._rows: dict[str, int] = {}
         self._free: list[int] = []
@@ -56,84 +96,55 @@ class Steps:
         self._lo = [np.zeros(_ROWS, np.int64) for _ in groups]  # what of each row is counted in `_readers`
         self._hi = [np.zeros(_ROWS, np.int64) for _ in groups]
         self._counted = np.zeros(0, np.int64)
-        self._waiting: deque[Message] = deque()
+        self._before: tuple[list[str], list[str], list[int]] = ([], [], [])
         self._decoding: Decoding | None = None
         self._simple = all(group.kind in KINDS for group in groups)
-        self._crosses = any(group.kind == "cross" for group in groups)
 
     # ── the messages ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def take(self, output: Any) -> Message | None:
-        """Takes a step's message, to be worked out in its turn. `None` if it has no forward."""
-        cached, scheduled = output.scheduled_cached_reqs, output.num_scheduled_tokens
-        resumed = getattr(cached, "resumed_req_ids", ())
-        more = cached.new_block_ids
-        message = Message(
-            tuple(output.finished_req_ids),
-            [(new.req_id, _copied(new.block_ids), new.num_computed_tokens) for new in output.scheduled_new_reqs],
-            list(cached.req_ids),
-            [(name, _copied(ids)) for name, ids in zip(cached.req_ids, more, strict=True) if ids] if any(more) else [],
-            [name for name in cached.req_ids if name in resumed] if resumed else [],
-            list(cached.num_computed_tokens),
-            list(scheduled),
-            list(scheduled.values()),
-            frozenset(output.scheduled_encoder_inputs) if self._crosses else frozenset(),
-        )
-        if scheduled or message.finished or message.new or message.cached:
-            self._waiting.append(message)
-        if not scheduled:
-            return None
-        self.count += 1
-        return message
+    def feed(self, message: Message | Sequence[Any]) -> tuple[dict[str, IdBlocks], dict[str, IdBlocks]]:
+        """What the message's forward reads and writes; the arrays are nobody else's to change."""
+        reads, writes = self.blocks(message)
+        return {self.pool: IdBlocks(reads)}, {self.pool: IdBlocks(writes)}
 
-    def work_out(self, message: Message) -> tuple[Ints, Ints]:
-        """Block ids read and written by the forward of a message that was taken. May name a block twice, and may be
-        the very arrays of the step before. Messages before it are worked out first.
+    def blocks(self, message: Message | Sequence[Any]) -> tuple[Ints, Ints]:
+        """Block ids read and written by the message's forward. May name a block twice, and may be the very arrays of
+        the step before.
         """
-        while True:
-            first = self._waiting.popleft()
-            found = self._apply(first)
-            if first is message:
-                return found
-
-    def catch_up(self, keep: int) -> None:
-        """Works out all but the latest messages, whose forwards never came."""
-        while len(self._waiting) > keep:
-            self._apply(self._waiting.popleft())
-
-    def feed(self, output: Any) -> tuple[Ints, Ints] | None:
-        """A step's message, worked out at once."""
-        message = self.take(output)
-        return None if message is None else self.work_out(message)
-
-    def __len__(self) -> int:
-        """How many messages wait."""
-        return len(self._waiting)
-
-    def _apply(self, message: Message) -> tuple[Ints, Ints]:
-        scheduled = message.scheduled
+        message = Message(*message)
+        if message.scheduled is None:
+            before = self._before
+            message = message._replace(cached=before[0], scheduled=before[1], tokens=before[2])
+        else:
+            self._before = (message.cached or [], message.scheduled, message.tokens or [])
         if message.finished or message.new or message.resumed:
             self._decoding = None
         self._news(message)
         usual = self._decoding
-        if usual is not None and usual.ones == message.tokens and usual.requests == scheduled == message.cached:
+        if (
+            usual is not None
+            and usual.ones == message.tokens
+            and usual.requests == message.scheduled
+            and usual.requests == message.cached
+        ):
             found = usual.feed(message.computed)
             if found is not None:
                 return found
         rows, found = self._in_general(message)
+        scheduled = message.scheduled
         self._decoding = Decoding(self, scheduled, rows) if self._simple and scheduled else None
         return found
 
     def _in_general(self, message: Message) -> tuple[Ints, tuple[Ints, Ints]]:
-        scheduled = message.scheduled
+        scheduled, cached, tokens = message.scheduled or [], message.cached or [], message.tokens or []
         count = len(scheduled)
         if not count:
             return np.zeros(0, np.int64), (np.zeros(0, np.int64), np.zeros(0, np.int64))
         computed = {request: done for request, _, done in message.new}
-        computed.update(zip(message.cached, message.computed, strict=True))
+        computed.update(zip(cached, message.computed, strict=True))
         rows = np.fromiter((self._rows[request] for request in scheduled), np.int64, count)
         done = np.fromiter((computed[request] for request in scheduled), np.int64, count)
-        new = np.array(message.tokens, np.int64)
+        new = np.array(tokens, np.int64)
         self._uncount_others(rows)
         written = []
         for at, group in enumerate(self.groups):
