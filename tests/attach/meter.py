@@ -20,7 +20,7 @@ from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.attach.torch.crosscheck import CrossCheck
 
 METHODS = ("access", "record", "wait", "wait_stream", "poll", "put", "get", "alloc", "free", "touch", "seen_done")
-CALLBACKS = ("record_call", "wait_call", "deletion_call", "stream_sync")
+CALLBACKS = ("record_call", "wait_call", "stream_sync")
 LISTS = ("_give", "_take")
 
 

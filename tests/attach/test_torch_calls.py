@@ -533,6 +533,21 @@ def test_a_graph_is_one_access_at_each_replay(world: World, debug: Session) -> N
     assert debug.recorder.ledger.copies == 0
 
 
+def test_a_graph_that_touches_nothing_is_replayed_and_no_more(world: World, debug: Session) -> None:
+    graph, log, ledger = world.Graph(), heard(debug), debug.recorder.ledger
+    lines = []
+    for ids in ([], [1], []):
+        graph.capture_begin()
+        with access("a", writes={"gpu": ids}):
+            pass
+        graph.capture_end()
+        graph.replay()
+        graph.replay()
+        lines.append(len(log.ops))
+    assert lines == [0, 2, 2]
+    assert (ledger.copies, ledger.hook("torch.CUDAGraph.replay").count) == (0, 6)
+
+
 def test_what_the_host_does_during_a_capture_is_done_then(world: World, debug: Session) -> None:
     log, graph = heard(debug), world.Graph()
     graph.capture_begin()

@@ -11,9 +11,9 @@ the one adds to the other, with the interval that holds it with 95 % (order stat
 the noise).
 
 What stays in `off`: events and queues that were made as stand-ins (their methods are the originals again, their class
-is not), names that were taken from a module before, and PyTorch's trace callbacks, which cannot be disarmed: at each
-allocation and each free of device memory PyTorch looks for Python functions to call. `alloc_us` is an `empty` and its
-end, in `on`, in `off` and in `csan` (a process that never had kvsan); `allocations` is how many a step makes.
+is not), and names that were taken from a module before. PyTorch's trace callbacks are off: armed, PyTorch calls Python
+at each allocation and each free of device memory. `alloc_us` is an `empty` and its end, in `on`, in `off` and in `csan`
+(a process that never had kvsan); `allocations` is how many a step makes.
 
 `--breakdown`: clocks around hooks and recorder (`attach.meter`), which slow down all states; its windows are for µs by
 hook alone.

@@ -104,6 +104,31 @@ def test_a_flush_takes_over_what_the_copy_thread_published(monkeypatch: pytest.M
         assert vllm.lines[0].split()[1] == vllm.lines[2].split()[1]
 
 
+def test_in_a_pause_the_originals_are_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with attached(monkeypatch) as vllm:
+        worker, backend = fake.SimpleCPUOffloadWorker(vllm.config()), fake.DmaCopyBackend()
+        vllm.recorder.pool("gpu", 64)
+        worker.register_kv_caches({})
+        backend.init({}, {}, None, vllm.world.Stream(7), vllm.world.Stream(9))
+        pool = fake.BlockPool(64)
+        pools.mark(vllm.engine, pool, ("gpu",))
+        vllm.engine.pause()
+        assert not hasattr(fake.BlockPool.free_blocks, "__kvsan_wraps__")
+        backend.launch_copy([5, 6], [1, 2], True, 0, worker._store_events)
+        in_thread(backend.copy_one)
+        assert worker._store_events.pop(0) == (0, "event")
+        pool.free_blocks(pool.get_new_blocks(3))
+        assert not vllm.log.ops
+        vllm.engine.resume()
+        backend.launch_copy([5, 6], [1, 2], True, 0, worker._store_events)
+        in_thread(backend.copy_one)
+        assert worker._store_events.pop(0) == (0, "event")
+        pool.get_new_blocks(1)
+        assert kinds(vllm) == ["put", "get", "store", "put", "get", "alloc"]
+        vllm.engine.pause()
+    assert not hasattr(fake.BlockPool.free_blocks, "__kvsan_wraps__")
+
+
 def test_copies_with_parameters_of_unknown_origin_are_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     with attached(monkeypatch) as vllm:
         import sys

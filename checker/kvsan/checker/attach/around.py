@@ -53,15 +53,18 @@ class Blocking:
         recorder = self._recorder
         if not recorder.on:
             return
-        with recorder.lock:
-            try:
-                event, stream, device, by = self._given
-                name = None if event is None else recorder.event(event)
-                self._held = recorder.hold(by or recorder.thread(), name, stream, device, recorder.now())
-            except KvsanHazard:
-                raise
-            except Exception as error:
-                recorder.fault("blocking", error)
+        lock = recorder.lock
+        lock.acquire()
+        try:
+            event, stream, device, by = self._given
+            name = None if event is None else recorder.event(event)
+            self._held = recorder.hold(by or recorder.thread(), name, stream, device, recorder.now())
+        except KvsanHazard:
+            raise
+        except Exception as error:
+            recorder.fault("blocking", error)
+        finally:
+            lock.release()
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         recorder, held = self._recorder, self._held

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Self, SupportsIndex
 
 from kvsan.checker.attach.ledger import Hook
-from kvsan.checker.attach.recorder import Recorder
+from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 
 
 class _Parcel(NamedTuple):
@@ -45,19 +45,28 @@ class HandingQueue:
         return self._unpack(self._inner.get_nowait())
 
     def _pack(self, item: Any) -> Any:
-        if not self._recorder.on:
+        recorder = self._recorder
+        if not recorder.on:
             return item
-        with self._recorder.guard("queue"):
-            token = self._recorder.fresh_token("queue")
-            self._recorder.put(token)
-            return _Parcel(token, item)
-        return item
+        try:
+            token = recorder.fresh_token("queue")
+            recorder.put(token)
+        except KvsanHazard:
+            raise
+        except Exception as error:
+            recorder.fault("queue", error)
+            return item
+        return _Parcel(token, item)
 
     def _unpack(self, found: Any) -> Any:
         if type(found) is not _Parcel:
             return found
-        with self._recorder.guard("queue"):
+        try:
             self._recorder.get(found.token)
+        except KvsanHazard:
+            raise
+        except Exception as error:
+            self._recorder.fault("queue", error)
         return found.item
 
     def __getattr__(self, name: str) -> Any:
@@ -84,14 +93,17 @@ class HandingList(list[Any]):
         self._given_hook, self._seen_hook = given, seen
         self._places = threading.RLock()
         self._tokens: list[str | None] = [None] * len(self)
+        self._before: list[tuple[Any, str | None]] = []
+        """In a pause: the entries and their tokens when it began. A thread may have been in a method then."""
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, item: Any) -> None:
         token = self._give()  # before the entry can be seen
         with self._places:
-            self._align()
-            super().append(item)
+            if len(self._tokens) != len(self):
+                self._align()
+            list.append(self, item)
             self._tokens.append(token)
 
     def extend(self, items: Iterable[Any]) -> None:
@@ -122,14 +134,17 @@ class HandingList(list[Any]):
 
     def __getitem__(self, at: Any) -> Any:
         with self._places:
-            self._align()
-            found = super().__getitem__(at)
+            if len(self._tokens) != len(self):
+                self._align()
+            found = list.__getitem__(self, at)
             tokens = self._tokens[at]
-            if isinstance(at, slice):
+            if tokens is None:  # somebody has looked at it before
+                return found
+            if type(tokens) is list:
                 self._tokens[at] = [None] * len(found)
             else:
-                self._tokens[at] = None
-        self._take(tokens if isinstance(tokens, list) else [tokens])
+                self._tokens[at], tokens = None, [tokens]
+        self._take(tokens)
         return found
 
     def __iter__(self) -> Iterator[Any]:
@@ -147,10 +162,12 @@ class HandingList(list[Any]):
 
     def pop(self, at: SupportsIndex = -1) -> Any:
         with self._places:
-            self._align()
-            found = super().pop(at)
+            if len(self._tokens) != len(self):
+                self._align()
+            found = list.pop(self, at)
             token = self._tokens.pop(at)
-        self._take([token])
+        if token is not None:
+            self._take([token])
         return found
 
     def copy(self) -> list[Any]:
@@ -198,21 +215,44 @@ class HandingList(list[Any]):
         recorder = self._recorder
         if not recorder.on:
             return None
-        with recorder.guard("list"):
+        try:
             if self._given_hook is not None:
-                self._given_hook.fired()
+                self._given_hook.count += 1
             token = recorder.fresh_token("list")
             recorder.put(token)
-            return token
-        return None
+        except KvsanHazard:
+            raise
+        except Exception as error:
+            recorder.fault("list", error)
+            return None
+        return token
 
     def _take(self, tokens: list[str | None]) -> None:
+        recorder = self._recorder
         for token in tokens:
             if token is not None:
-                with self._recorder.guard("list"):
+                try:
                     if self._seen_hook is not None:
-                        self._seen_hook.fired()
-                    self._recorder.get(token)
+                        self._seen_hook.count += 1
+                    recorder.get(token)
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault("list", error)
+
+    def pause(self) -> None:
+        """A plain list's methods until `resume`. Tokens of entries that are still there then are theirs."""
+        with self._places:
+            self._align()
+            self._before = list(zip(list.__iter__(self), self._tokens, strict=True))
+            self.__class__ = _Paused
+
+    def resume(self) -> None:
+        with self._places:
+            kept = {id(item): token for item, token in self._before}
+            self._tokens = [kept.pop(id(item), None) for item in list.__iter__(self)]
+            self._before = []
+            self.__class__ = HandingList
 
     def _align(self) -> None:
         """After something has changed the list by other ways than these, which token is whose is not known."""
@@ -222,3 +262,12 @@ class HandingList(list[Any]):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return list, (list(self),)
+
+
+_CHANGED = (
+    *("append", "extend", "__iadd__", "insert", "__setitem__", "__getitem__", "__iter__", "pop", "copy", "clear"),
+    *("__delitem__", "remove", "reverse", "sort"),
+)
+
+_Paused: Any = type("HandingList", (HandingList,), {name: getattr(list, name) for name in _CHANGED})
+"""A `HandingList` in a pause: a list."""

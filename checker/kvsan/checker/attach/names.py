@@ -10,15 +10,17 @@ point into freed memory, pass for the next event at that address, and crash Pyth
 (pytorch/pytorch#183403). Objects without attributes (a bare `torch.Event`) have a weak reference; those that have
 neither are held, up to `HELD` of them; one that is pushed out is forgotten, and if its engine records it again it gets
 a new name.
+
+An engine makes an event for each copy: what hangs on it is made, and ends, without a line of Python run.
 """
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from typing import Any, get_args
 
@@ -118,22 +120,28 @@ class Streams:
         return name
 
 
-class _Tag:
-    """The name of an event, on that event. A copy of the event would share it, so it knows whose it is."""
+class _Tag(partial[None]):
+    """The name of an event, on that event: a call that notes the end of that name, made when the tag ends. That is at
+    any moment in any thread, so it takes no lock and runs no line of ours. A copy of the event would share the tag, so
+    it knows whose it is.
+    """
 
-    __slots__ = ("_dead", "key", "name")
+    __slots__ = ("key", "name")
 
-    def __init__(self, key: int, dead: deque[str]) -> None:
-        self.key = key
-        self.name = ""  # until it is known to hang where it should
-        self._dead = dead
+    key: int
+    name: str
 
-    def __del__(self) -> None:  # any thread, any moment: no lock, no log
-        if self.name:
-            self._dead.append(self.name)
+    __del__ = partial.__call__
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()  # an event that is pickled leaves it behind
+
+    def drop(self) -> None:
+        """It hangs nowhere, and its end is nobody's."""
+        self.__setstate__((_nothing, (), None, None))  # type: ignore[attr-defined]  # not in typeshed
+
+
+def _nothing() -> None: ...
 
 
 class Events:
@@ -148,16 +156,33 @@ class Events:
         self._names: dict[int, tuple[Any, str]] = {}  # id → (weak reference, name)
         self._held: OrderedDict[int, tuple[Any, str]] = OrderedDict()
         self.dead: deque[str] = deque()
+        self._end = self.dead.append
 
     def name(self, event: object) -> str:
         tag = getattr(event, self._attribute, None)
-        if type(tag) is _Tag and tag.key == id(event):
-            return tag.name
-        found = self._names.get(id(event))
-        if found is not None and found[0]() is event:
-            return found[1]
-        held = self._held.get(id(event))
-        return held[1] if held is not None else self._meet(event)
+        if tag is not None and tag.key == id(event):
+            known: str = tag.name
+            return known
+        if self._names or self._held:
+            found = self._names.get(id(event))
+            if found is not None and found[0]() is event:
+                return found[1]
+            held = self._held.get(id(event))
+            if held is not None:
+                return held[1]
+        self._serial = serial = self._serial + 1
+        name = f"{self._prefix}e{serial}"
+        tag = _Tag(self._end, name)
+        tag.key, tag.name = id(event), name
+        try:
+            setattr(event, self._attribute, tag)
+            kept = getattr(event, self._attribute, None) is tag
+        except (AttributeError, TypeError):
+            kept = False
+        if not kept:
+            tag.drop()
+            self._refer(event, id(event), name)
+        return name
 
     def fresh(self) -> str:
         """A name for an event that is no Python object here."""
@@ -170,21 +195,6 @@ class Events:
         while self.dead:
             out.append(self.dead.popleft())
         return out
-
-    def _meet(self, event: object) -> str:
-        name = self.fresh()
-        self._keep(event, name)
-        return name
-
-    def _keep(self, event: object, name: str) -> None:
-        key = id(event)
-        tag = _Tag(key, self.dead)
-        with contextlib.suppress(AttributeError, TypeError):
-            setattr(event, self._attribute, tag)
-        if getattr(event, self._attribute, None) is tag:
-            tag.name = name
-        else:
-            self._refer(event, key, name)
 
     def _refer(self, event: object, key: int, name: str) -> None:
         def gone(reference: Any) -> None:  # any thread, any moment: no lock, no log

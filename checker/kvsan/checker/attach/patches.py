@@ -1,9 +1,9 @@
 """Puts wrappers in place of an engine's functions and methods, and takes them away again.
 
 Off means not installed: `undo` puts the originals back, so a session that ended costs nothing; `lift` does so for a
-while (what happens meanwhile is not seen: for measurements, where the engine is idle). A target that is not
-there is noted in its hook, never an error. Wrapping twice is refused by looking for our mark, so that a plugin that is
-loaded twice counts nothing twice.
+while, until `put_back` (what happens meanwhile is not seen, so it is for where the engine is idle). What is wrapped
+meanwhile is put in place by `put_back`. A target that is not there is noted in its hook, never an error. Wrapping twice
+is refused by looking for our mark, so that a plugin that is loaded twice counts nothing twice.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ class Patches:
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
         self._placed: list[tuple[Any, str, Any, Any]] = []  # owner, name, what it had of its own, what is there now
+        self.lifted = False
+        """Whether the originals are in their places."""
 
     def wrap(self, owner: Any, name: str, make: Callable[[Any], Any], hook: Hook | None = None) -> bool:
         """`owner.name = make(original)`. False, and noted in `hook`, if there is no such thing to wrap.
@@ -51,37 +53,49 @@ class Patches:
             if hook is not None:
                 hook.missing(str(error))
             return False
-        self._undo.append(lambda: self._restore(owner, name, own))
-        self._placed.append((owner, name, own, placed))
+        self._keep(owner, name, own, placed)
         return True
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Sets any attribute, to be put back by `undo`."""
         own = vars(owner).get(name, _ABSENT)
         setattr(owner, name, value)
-        self._undo.append(lambda: self._restore(owner, name, own))
-        self._placed.append((owner, name, own, value))
+        self._keep(owner, name, own, value)
 
     def on_undo(self, action: Callable[[], None]) -> None:
         """Something else that has to be taken away."""
         self._undo.append(action)
 
     def lift(self) -> None:
-        """Puts the originals back until `put_back`. Where a name was taken from its owner, the wrapper stays."""
-        for owner, name, own, _ in reversed(self._placed):
-            self._restore(owner, name, own)
+        """Puts the originals back until `put_back`; again: nothing. Where a name was taken from its owner, the wrapper
+        stays.
+        """
+        if not self.lifted:
+            self.lifted = True
+            for owner, name, own, _ in reversed(self._placed):
+                self._restore(owner, name, own)
 
     def put_back(self) -> None:
-        for owner, name, _, placed in self._placed:
-            setattr(owner, name, placed)
+        if self.lifted:
+            self.lifted = False
+            for owner, name, _, placed in self._placed:
+                setattr(owner, name, placed)
 
     def undo(self) -> None:
+        self.put_back()  # what is undone is there
         self._placed.clear()
         while self._undo:
             self._undo.pop()()
 
     def __len__(self) -> int:
         return len(self._undo)
+
+    def _keep(self, owner: Any, name: str, own: Any, placed: Any) -> None:
+        """What has just been put in place."""
+        self._undo.append(lambda: self._restore(owner, name, own))
+        self._placed.append((owner, name, own, placed))
+        if self.lifted:
+            self._restore(owner, name, own)
 
     @staticmethod
     def _restore(owner: Any, name: str, own: Any) -> None:

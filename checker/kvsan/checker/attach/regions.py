@@ -12,6 +12,7 @@ not resolved: `Unresolved`, and whoever asked counts an unseen copy.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,13 +158,18 @@ class Regions:
 
     def __init__(self) -> None:
         self.all: list[Region] = []
+        self.on_first: Callable[[], None] | None = None
+        """Called after the first region has been added."""
 
     def add(self, region: Region, tensor: Any = None) -> None:
         """A region takes the place of older ones whose memory it has, unless both are views of one storage: those of
         other pools stay beside it, and so do parts of the same pool that share no byte with it.
         """
+        first = not self.all
         self.all = [known for known in self.all if self._stays(known, region, tensor)]
         self.all.append(region)
+        if first and self.on_first is not None:
+            self.on_first()
 
     @staticmethod
     def _stays(known: Region, region: Region, tensor: Any) -> bool:

@@ -8,6 +8,13 @@ logged at its entry without it. Only the outermost wrapped call of a thread is l
 not tell apart, take their places. Those made before that, and whatever C++ code orders by itself, go by the wrappers:
 PyTorch's trace callbacks see those and count them as unseen edges (`crosscheck`).
 
+Tensor methods that touch blocks are wrapped from the first `register_pool` with a tensor on, when that begins to matter
+(`copies`). Those that block are wrapped then too; before it only where PyTorch's callbacks, in which each blocking copy
+shows, are not there, or not heard in each step (`sampling`).
+
+The calls of a step are written out, with nothing made for a call that does not have to be: between an engine's own work
+each line of ours finds cold caches. One lock, no context manager, names by one look where they are known.
+
 While a thread captures a CUDA graph, its calls order nothing outside: no lines (`graphs`).
 """
 
@@ -18,14 +25,22 @@ from typing import Any
 
 from kvsan.checker.attach.ledger import Hook
 from kvsan.checker.attach.patches import Patches
-from kvsan.checker.attach.recorder import Recorder
+from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.attach.torch.copies import TO_HOST, TOUCHING, Copies
 from kvsan.checker.attach.torch.crosscheck import CrossCheck
 from kvsan.checker.attach.torch.graphs import Graphs
 from kvsan.checker.attach.torch.here import Here
-from kvsan.checker.attach.torch.surface import Surface, as_stand_in, stand_in, stream_name
+from kvsan.checker.attach.torch.sampling import Sampling
+from kvsan.checker.attach.torch.surface import NAME, Surface, as_stand_in, stand_in, stream_name
 
 Function = Callable[..., Any]
+
+
+def _place(patches: Patches, there: bool) -> None:
+    if there:
+        patches.put_back()
+    else:
+        patches.lift()
 
 
 class Calls:
@@ -36,7 +51,15 @@ class Calls:
         self.surface = surface
         self.here = Here()
         self.patches = patches
+        self.paused = False
+        self.sampling: Sampling | None = None
+        """Where the engine's steps are told (`sample`)."""
+        self._blocking, self._touching = Patches(), Patches()
+        """Tensor methods that block, and those that only touch."""
         self._current = surface.current
+        self._names: dict[tuple[int, int], str] = {}
+        """Streams that have been current, by (device, handle), as long as no stream was destroyed."""
+        self._names_at = recorder.streams_gone
         self._crosscheck = CrossCheck(self)
 
     def install(self) -> None:
@@ -60,13 +83,55 @@ class Calls:
             self._wrap(kind, "capture_begin", graphs.begin, "CUDAGraph.capture_begin")
             self._wrap(kind, "capture_end", graphs.end, "CUDAGraph.capture_end")
             self._wrap(kind, "replay", graphs.replay, "CUDAGraph.replay")
+        self.recorder.regions.on_first = self._arrange
         if surface.graphs:
             self._crosscheck.install()
+        self._arrange()
 
     def uninstall(self) -> None:
         self._crosscheck.uninstall()
+        if self.recorder.regions.on_first == self._arrange:
+            self.recorder.regions.on_first = None
+        self._blocking.undo()
+        self._touching.undo()
         self.patches.undo()
         self.recorder.attachments.pop("torch", None)
+
+    def pause(self) -> None:
+        """The originals are back, and PyTorch's callbacks call nothing of ours, until `resume`. Whoever pauses tells
+        the recorder. What stays: events and streams that were made as stand-ins are, with the originals' methods.
+        """
+        self.paused = True
+        self.patches.lift()
+        self._arrange()
+        self._crosscheck.pause()
+
+    def resume(self) -> None:
+        """Everything is in place again. What happened meanwhile is not known, and nobody counts it."""
+        self.paused = False
+        if self.sampling is None or self.sampling.watching:
+            self._crosscheck.resume()
+        self._arrange()
+        self.patches.put_back()
+
+    def sample(self, *, watch: int = 16, of: int = 512, first: int = 64) -> None:
+        """From now on PyTorch's callbacks are heard in `watch` steps of each `of`, after the first `first`, if the
+        engine's hooks call `sampling.step()` at each. Nothing where they are not armed.
+        """
+        if self._crosscheck.armed:
+            self.sampling = Sampling(self._crosscheck, watch=watch, of=of, first=first)
+            self._arrange()
+
+    def relax(self) -> None:
+        """PyTorch's callbacks are armed: they say what blocks."""
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Puts the tensor methods' wrappers in place, or takes them out."""
+        pools = bool(self.recorder.regions.all)
+        heard = self._crosscheck.armed and self.sampling is None
+        _place(self._blocking, not self.paused and (pools or not heard))
+        _place(self._touching, not self.paused and pools)
 
     def name(self, stream: Any) -> str:
         """The name of a stream, the current one for `None`."""
@@ -75,12 +140,32 @@ class Calls:
             if found is not None:
                 return found
             stream = self.surface.current_stream()
-        return stream_name(self.recorder, stream, external=self.surface.external)
+        recorder = self.recorder
+        kept = getattr(stream, NAME, None)
+        if kept is not None and kept[0] is recorder and kept[1] == recorder.streams_gone:
+            known: str = kept[2]
+            return known
+        return stream_name(recorder, stream, external=self.surface.external)
 
     def known_current(self) -> str | None:
         """The name of the current stream, if that is to be had cheaply and has been met before."""
         current = self._current
-        return None if current is None else self.recorder.find_stream(*current())
+        if current is None:
+            return None
+        key = current()
+        found = self._names.get(key)
+        if found is None or self._names_at != self.recorder.streams_gone:
+            found = self._meet(key)
+        return found
+
+    def _meet(self, key: tuple[int, int]) -> str | None:
+        if self._names_at != self.recorder.streams_gone:
+            self._names.clear()
+            self._names_at = self.recorder.streams_gone
+        found = self.recorder.find_stream(*key)
+        if found is not None:
+            self._names[key] = found
+        return found
 
     def safe_name(self, stream: Any) -> str | None:
         """The same, where a fault must not keep the engine's call from being made."""
@@ -132,21 +217,29 @@ class Calls:
 
     def _tensor(self, kind: Any) -> None:
         copies = Copies(self)
+        wrap = self._wrap
         for name in TO_HOST:
-            self._wrap(kind, name, copies.to_host, "Tensor.item, cpu, …")
-        self._wrap(kind, "copy_", copies.copy_into, "Tensor.copy_")
-        self._wrap(kind, "to", copies.to, "Tensor.to")
+            wrap(kind, name, copies.to_host, "Tensor.item, cpu, …", self._blocking)
+        wrap(kind, "copy_", copies.copy_into, "Tensor.copy_", self._blocking)
+        wrap(kind, "to", copies.to, "Tensor.to", self._blocking)
         for name in TOUCHING:
             if hasattr(kind, name):
-                self._wrap(kind, name, copies.touching, "Tensor.index_copy_, zero_, …")
+                wrap(kind, name, copies.touching, "Tensor.index_copy_, zero_, …", self._touching)
 
-    def _wrap(self, owner: Any, name: str, make: Callable[[Function, Hook], Function], hook_name: str) -> None:
+    def _wrap(
+        self,
+        owner: Any,
+        name: str,
+        make: Callable[[Function, Hook], Function],
+        hook_name: str,
+        patches: Patches | None = None,
+    ) -> None:
         hook = self.recorder.ledger.hook(f"torch.{hook_name}", expected=False, version=self.surface.version)
         if getattr(getattr(owner, name, None), "__kvsan_wraps__", None) is not None:
             self.recorder.ledger.note(
                 "torch is hooked by another session of this process, so this one hears nothing of it"
             )
-        self.patches.wrap(owner, name, lambda original: make(original, hook), hook)
+        (self.patches if patches is None else patches).wrap(owner, name, lambda original: make(original, hook), hook)
 
     def _replace_class(self, owner: Any, name: str, hook: Callable[[Any], None]) -> Any:
         """A subclass under the same name, which takes the original's instances for its own. `None` if it cannot be."""
@@ -180,126 +273,141 @@ class Calls:
     def quiet(self) -> bool:
         return self.here.busy > 0 or not self.recorder.on
 
-    def _issue(self, hook: Hook, call: Callable[[], Any], log: Callable[[Any], None]) -> Any:
-        """The shape of a non-blocking call."""
-        recorder, here = self.recorder, self.here
-        with recorder.lock:
-            here.busy = 1
-            try:
-                result = call()
-            finally:
-                here.busy = 0
-            hook.count += 1
-            with recorder.guard(hook.name):
-                log(result)
-            return result
-
     def _record(self, original: Function, hook: Hook) -> Function:
-        return self._of_event(original, hook, "record")
+        return self._of_event(original, hook, self.recorder.record, "record")
 
     def _wait(self, original: Function, hook: Hook) -> Function:
-        return self._of_event(original, hook, "wait")
+        return self._of_event(original, hook, self.recorder.wait, "wait")
 
-    def _of_event(self, original: Function, hook: Hook, what: str) -> Function:
-        """`event.record(stream)` or `event.wait(stream)`: written out, as an engine makes these calls most."""
+    def _of_event(self, original: Function, hook: Hook, log: Callable[[str, Any], None], what: str) -> Function:
+        """`event.record(stream)` or `event.wait(stream)`."""
         recorder, here = self.recorder, self.here
 
-        def call(event: Any, /, *args: Any, **kwargs: Any) -> Any:
+        def call(event: Any, /, stream: Any = None) -> Any:
             if here.busy or not recorder.on:
-                return original(event, *args, **kwargs)
-            stream = args[0] if args else kwargs.get("stream")
-            with recorder.lock:
+                return original(event, stream)
+            lock = recorder.lock
+            lock.acquire()
+            try:
                 here.busy = 1
-                try:
-                    result = original(event, *args, **kwargs)
-                finally:
-                    here.busy = 0
+                result = original(event, stream)
                 hook.count += 1
                 try:
-                    getattr(recorder, what)(self.name(stream), event)
+                    log(self.name(stream), event)
+                except KvsanHazard:
+                    raise
                 except Exception as error:
                     recorder.fault(what, error)
+            finally:
+                here.busy = 0
+                lock.release()
             return result
 
         call.__name__ = what
         return call
 
-    def _query(self, original: Function, hook: Hook) -> Function:
-        recorder, here = self.recorder, self.here
-
-        def query(event: Any) -> Any:
-            if here.busy or not recorder.on:
-                return original(event)
-            with recorder.lock:
-                here.busy = 1
-                try:
-                    done = original(event)
-                finally:
-                    here.busy = 0
-                hook.count += 1
-                recorder.poll(event, bool(done))
-            return done
-
-        return query
-
-    def _elapsed(self, original: Function, hook: Hook) -> Function:
-        def elapsed_time(event: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if self.quiet():
-                return original(event, *args, **kwargs)
-
-            def log(_: Any) -> None:  # it answers only if both are done
-                for each in (event, *args, *kwargs.values()):
-                    self.recorder.poll(each, True)
-
-            return self._issue(hook, lambda: original(event, *args, **kwargs), log)
-
-        return elapsed_time
-
     def _wait_event(self, original: Function, hook: Hook) -> Function:
-        def wait_event(stream: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if self.quiet():
-                return original(stream, *args, **kwargs)
-
-            def log(_: Any) -> None:
-                (event,) = (*args, *kwargs.values())
-                self.recorder.wait(self.name(stream), event)
-
-            return self._issue(hook, lambda: original(stream, *args, **kwargs), log)
-
-        return wait_event
+        return self._of_stream(original, hook, self.recorder.wait)
 
     def _record_event(self, original: Function, hook: Hook) -> Function:
-        def record_event(stream: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if self.quiet():
-                return original(stream, *args, **kwargs)
-            log = lambda made: self.recorder.record(self.name(stream), made)  # noqa: E731
-            return self._issue(hook, lambda: original(stream, *args, **kwargs), log)
+        return self._of_stream(original, hook, self.recorder.record)
 
-        return record_event
+    def _of_stream(self, original: Function, hook: Hook, log: Callable[[str, Any], None]) -> Function:
+        """`stream.wait_event(event)` or `stream.record_event(event)`, which makes an event where it is given none."""
+        recorder, here = self.recorder, self.here
+
+        def call(stream: Any, /, event: Any = None) -> Any:
+            if here.busy or not recorder.on:
+                return original(stream, event)
+            lock = recorder.lock
+            lock.acquire()
+            try:
+                here.busy = 1
+                result = original(stream, event)
+                hook.count += 1
+                try:
+                    log(self.name(stream), result if event is None else event)
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault(hook.name, error)
+            finally:
+                here.busy = 0
+                lock.release()
+            return result
+
+        return call
 
     def _wait_stream(self, original: Function, hook: Hook) -> Function:
-        def wait_stream(stream: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if self.quiet():
-                return original(stream, *args, **kwargs)
+        recorder, here, log = self.recorder, self.here, self.recorder.wait_stream
 
-            def log(_: Any) -> None:
-                (other,) = (*args, *kwargs.values())
-                self.recorder.wait_stream(self.name(stream), self.name(other))
-
-            return self._issue(hook, lambda: original(stream, *args, **kwargs), log)
+        def wait_stream(this: Any, /, stream: Any) -> Any:
+            if here.busy or not recorder.on:
+                return original(this, stream)
+            lock = recorder.lock
+            lock.acquire()
+            try:
+                here.busy = 1
+                result = original(this, stream)
+                hook.count += 1
+                try:
+                    log(self.name(this), self.name(stream))
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault(hook.name, error)
+            finally:
+                here.busy = 0
+                lock.release()
+            return result
 
         return wait_stream
 
+    def _query(self, original: Function, hook: Hook) -> Function:
+        return self._asked(original, hook, self.recorder.poll)
+
     def _stream_query(self, original: Function, hook: Hook) -> Function:
-        def query(stream: Any) -> Any:
-            if self.quiet():
-                return original(stream)
+        def log(stream: Any, done: bool) -> None:
+            if done:
+                self.recorder.seen_done(stream=self.name(stream))
 
-            def log(done: Any) -> None:
-                if done:
-                    self.recorder.seen_done(stream=self.name(stream))
+        return self._asked(original, hook, log)
 
-            return self._issue(hook, lambda: original(stream), log)
+    def _elapsed(self, original: Function, hook: Hook) -> Function:
+        poll = self.recorder.poll
+
+        def elapsed_time(event: Any, /, end_event: Any) -> Any:
+            def log(_: Any, __: bool) -> None:  # it answers only if both are done
+                poll(event, True)
+                poll(end_event, True)
+
+            return self._asked(lambda start: original(start, end_event), hook, log)(event)
+
+        return elapsed_time
+
+    def _asked(self, original: Function, hook: Hook, log: Callable[[Any, bool], None]) -> Function:
+        """A call whose answer, yes or no, is the line."""
+        recorder, here = self.recorder, self.here
+
+        def query(this: Any) -> Any:
+            if here.busy or not recorder.on:
+                return original(this)
+            lock = recorder.lock
+            lock.acquire()
+            try:
+                here.busy = 1
+                answer = original(this)
+                hook.count += 1
+                try:
+                    log(this, bool(answer))
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault(hook.name, error)
+            finally:
+                here.busy = 0
+                lock.release()
+            return answer
 
         return query
 
@@ -316,10 +424,18 @@ class Calls:
                 here.busy = 0
 
     def _event_sync(self, original: Function, hook: Hook) -> Function:
+        recorder, here, blocking = self.recorder, self.here, self.recorder.blocking
+
         def synchronize(event: Any) -> Any:
-            if self.quiet():
+            if here.busy or not recorder.on:
                 return original(event)
-            return self.block(hook, lambda: original(event), event=event)
+            hook.count += 1
+            with blocking(event=event):
+                here.busy = 1
+                try:
+                    return original(event)
+                finally:
+                    here.busy = 0
 
         return synchronize
 

@@ -7,13 +7,15 @@ What they and the other methods in `TOUCHING` copy is an access only if it is de
 a registered pool with neither in force is an unseen copy. Other ways to touch one (functions of `torch` that take
 `out`, in-place arithmetic, kernels of someone else) are not noticed here: `docs/limits.md`.
 
-As long as no pool is registered by address, a method that cannot block is the original's and nothing more.
+As long as no pool is registered by address, a method that cannot block is the original's and nothing more, and those
+that only touch are not wrapped at all. Which others are then, `calls` says.
 
 Inside `deriving()` nothing is done here: the ops that a method comes to are seen there, syncs included.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +44,7 @@ class Copies:
 
         def through(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
             if not recorder.on or not (regions.all or on_device(tensor)) or calls.passes():
-                return original(tensor, *args, **kwargs)
+                return original(tensor, *args, **kwargs) if args or kwargs else original(tensor)
             stream: str | None = None
             with recorder.guard(hook.name):
                 if on_device(tensor) and not _is_empty(tensor):
@@ -57,15 +59,17 @@ class Copies:
         calls, recorder = self._calls, self._calls.recorder
         regions = recorder.regions
 
-        def copy_(target: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if not recorder.on or (not regions.all and kwargs.get("non_blocking")) or calls.passes():
+        def copy_(target: Any, /, source: Any = None, non_blocking: Any = False, **more: Any) -> Any:
+            if non_blocking and not regions.all and not more:  # as an engine copies: written out
+                return original(target, source, non_blocking)
+            args = () if source is None else (source,)
+            kwargs = {"non_blocking": non_blocking, **more} if non_blocking else more
+            if not recorder.on or calls.passes():
                 return original(target, *args, **kwargs)
             stream: str | None = None
-            source: Any = None
             with calls.recorder.guard(hook.name):
-                source = args[0] if args else kwargs.get("src", kwargs.get("other"))
-                asynchronous = kwargs.get("non_blocking", args[1] if len(args) > 1 else False)
-                if not asynchronous and not _is_empty(target) and _is_tensor(source):
+                source = more.get("src", more.get("other")) if source is None else source
+                if not non_blocking and not _is_empty(target) and _is_tensor(source):
                     stream = calls.crossing(target, source)
             if stream is None and not regions.all:
                 return original(target, *args, **kwargs)
@@ -78,9 +82,12 @@ class Copies:
     def to(self, original: Function, hook: Hook) -> Function:
         calls, recorder = self._calls, self._calls.recorder
         regions = recorder.regions
+        dtype = getattr(sys.modules.get("torch"), "dtype", None)
 
         def moved(tensor: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if not recorder.on or (not regions.all and kwargs.get("non_blocking")) or calls.passes():
+            if not regions.all and (kwargs.get("non_blocking") or (not kwargs and args and type(args[0]) is dtype)):
+                return original(tensor, *args, **kwargs) if kwargs else original(tensor, *args)
+            if not recorder.on or calls.passes():
                 return original(tensor, *args, **kwargs)
             stream: str | None = None
             with calls.recorder.guard(hook.name):

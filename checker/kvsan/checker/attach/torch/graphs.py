@@ -6,18 +6,21 @@ not looked at for blocks named twice. A replay inside `with access(…)` is what
 another graph becomes part of it. Copies that went unseen at capture are counted at each replay, and the replay of a
 graph that was captured before kvsan was there is an unseen copy.
 
+An engine that declares nothing in its graphs pays one look a replay: that a graph touches nothing is kept on it.
+
 What the host itself touches during a capture (`on=None`) takes place there, and is logged there.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from kvsan.checker.attach.recorder import Recorder
+from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.index import Ids, blocks_of
 
 if TYPE_CHECKING:
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 LABELS_SHOWN = 4
+_KEPT = "_kvsan_empty"
 
 
 class Captured:
@@ -59,6 +63,11 @@ class Captured:
         for more, into in ((other._reads, self._reads), (other._writes, self._writes)):
             for pool, ids in more.items():
                 _join(into, pool, [ids])
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to say at a replay."""
+        return not (self._reads or self._writes or self._unseen)
 
     def log(self, recorder: Recorder, on: str) -> None:
         """One launch, under the recorder's lock."""
@@ -103,11 +112,11 @@ class Graphs:
                 here.busy = max(0, here.busy - 1)
                 here.captured = None
             with self._calls.recorder.guard("capture_end"):
-                self._known.pop(graph, None)
+                self._keep(graph, None)
             result = original(graph, *args, **kwargs)
             if captured is not None:
                 with self._calls.recorder.guard("capture_end"):
-                    self._known[graph] = captured
+                    self._keep(graph, captured)
             return result
 
         return capture_end
@@ -116,17 +125,36 @@ class Graphs:
         recorder, here = self._calls.recorder, self._calls.here
 
         def replay(graph: Any, /, *args: Any, **kwargs: Any) -> Any:
+            if getattr(graph, _KEPT, None) is self:
+                hook.count += 1
+                return original(graph, *args, **kwargs) if args or kwargs else original(graph)
             if not recorder.on or (here.busy and here.captured is None):
                 return original(graph, *args, **kwargs)
             with recorder.lock:
                 result = original(graph, *args, **kwargs)
                 if recorder.on:
-                    hook.fired()
-                    with recorder.guard("replay"):
+                    hook.count += 1
+                    try:
                         self._replayed(graph)
+                    except KvsanHazard:
+                        raise
+                    except Exception as error:
+                        recorder.fault("replay", error)
             return result
 
         return replay
+
+    def _keep(self, graph: Any, captured: Captured | None) -> None:
+        """What the graph touches; `None`: that is not known. That it touches nothing is kept on the graph."""
+        with contextlib.suppress(AttributeError):
+            delattr(graph, _KEPT)
+        self._known.pop(graph, None)
+        if captured is None:
+            return
+        self._known[graph] = captured
+        if captured.empty:
+            with contextlib.suppress(AttributeError, TypeError):
+                setattr(graph, _KEPT, self)
 
     def _replayed(self, graph: Any) -> None:
         calls = self._calls

@@ -19,7 +19,8 @@ from kvsan.checker.attach.recorder import Recorder
 from kvsan.model.ops import StreamKind
 
 _NON_BLOCKING = 1
-_NAME = "_kvsan_name"
+NAME = "_kvsan_name"
+"""Where a stream object keeps (recorder, streams that were destroyed so far, its name)."""
 _STAND_IN = "_kvsan_stands_in"
 _DRIVER = "cuEventElapsedTime"
 
@@ -194,14 +195,14 @@ def stream_name(
     """The recorder's name for a stream object; `name` is heard the first time. It is kept on the object if that lets
     it, for as long as no stream has been destroyed.
     """
-    kept = getattr(stream, _NAME, None)
+    kept = getattr(stream, NAME, None)
     if kept is not None and kept[0] is recorder and kept[1] == recorder.streams_gone:
         return str(kept[2])
     device, handle = identity(stream)
     found = recorder.find_stream(device, handle)
     if found is not None:
         with contextlib.suppress(AttributeError, TypeError):
-            setattr(stream, _NAME, (recorder, recorder.streams_gone, found))
+            setattr(stream, NAME, (recorder, recorder.streams_gone, found))
         return found
     kind: StreamKind | None = None
     if external is None:

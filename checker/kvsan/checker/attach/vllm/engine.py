@@ -11,11 +11,14 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+from weakref import ref
 
+from kvsan.checker.attach.handoff import HandingList
 from kvsan.checker.attach.ledger import Hook
 from kvsan.checker.attach.patches import Patches
 from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.attach.torch import stream_name
+from kvsan.checker.attach.vllm.handoff import Queue
 from kvsan.checker.attach.vllm.imports import WhenLoaded
 
 COVERED = ("SimpleCPUOffloadConnector", "OffloadingConnector")
@@ -41,11 +44,39 @@ class Engine:
         self.loaded = WhenLoaded()
         self.patches.on_undo(self.loaded.stop)
         self.absent: list[str] = []
+        self._handed: list[ref[HandingList | Queue]] = []
         self.suspects: tuple[str, ...] | None = None
         """Fields of this version's `SchedulerOutput` that speak of blocks and are not understood."""
         self.device_pool = "gpu"
         """The pool of this process's own rank, once a runner has begun a step."""
         self._torch: Any = None
+
+    def pause(self) -> None:
+        """vLLM's own functions, and the methods of its queues and lists, are back until `resume`. Whoever pauses tells
+        the recorder.
+        """
+        self.patches.lift()
+        for each in self._containers():
+            each.pause()
+
+    def resume(self) -> None:
+        """Everything is in place again. What happened meanwhile is not known, and nobody counts it."""
+        for each in self._containers():
+            each.resume()
+        self.patches.put_back()
+
+    def hands(self, container: HandingList | Queue) -> None:
+        """A container of vLLM's that carries order."""
+        self._handed.append(ref(container))
+
+    def _containers(self) -> list[HandingList | Queue]:
+        return [found for each in self._handed if (found := each()) is not None]
+
+    def step(self) -> None:
+        """A step of a worker begins."""
+        calls: Any = self.recorder.attachments.get("torch")
+        if calls is not None and calls.sampling is not None:
+            calls.sampling.step()
 
     # ── hooks ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -7,12 +7,16 @@ Lists of what is done are `HandingList`s: a poll looks at the head, a flush iter
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvsan.checker.attach.ledger import Hook
-from kvsan.checker.attach.recorder import Recorder
+from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 
-_Stamped = tuple[str | None, int | None, Any]
+
+class _Stamped(NamedTuple):
+    token: str
+    planned: int | None
+    item: Any
 
 
 class Plan(threading.local):
@@ -32,22 +36,33 @@ class Queue:
 
     def put(self, item: Any, *args: Any, **kwargs: Any) -> None:
         recorder = self._recorder
-        stamped: _Stamped = (None, None, item)
+        given = item
         if item is not None and recorder.on:  # None is the word to stop
-            with recorder.guard("queue"):
-                self._put_hook.fired()
+            try:
+                self._put_hook.count += 1
                 token = recorder.fresh_token("q")
                 with recorder.lock:
                     recorder.put(token)
-                    stamped = (token, recorder.mark(), item)
-        self._inner.put(stamped, *args, **kwargs)
+                    given = _Stamped(token, recorder.mark(), item)
+            except KvsanHazard:
+                raise
+            except Exception as error:
+                recorder.fault("queue", error)
+        self._inner.put(given, *args, **kwargs)
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
-        token, self._plan.planned, item = self._inner.get(*args, **kwargs)
-        if token is not None:
-            with self._recorder.guard("queue"):
-                self._get_hook.fired()
-                self._recorder.get(token)
+        found = self._inner.get(*args, **kwargs)
+        if type(found) is not _Stamped:  # the word to stop, or put in a pause
+            self._plan.planned = None
+            return found
+        token, self._plan.planned, item = found
+        try:
+            self._get_hook.count += 1
+            self._recorder.get(token)
+        except KvsanHazard:
+            raise
+        except Exception as error:
+            self._recorder.fault("queue", error)
         return item
 
     def put_nowait(self, item: Any) -> None:
@@ -55,6 +70,13 @@ class Queue:
 
     def get_nowait(self) -> Any:
         return self.get(False)
+
+    def pause(self) -> None:
+        """Until `resume` things are put as they are. A thread may be in `get`: that stays, and takes both sorts."""
+        vars(self)["put"] = self._inner.put
+
+    def resume(self) -> None:
+        vars(self).pop("put", None)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

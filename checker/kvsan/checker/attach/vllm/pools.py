@@ -3,6 +3,8 @@
 GPU and CPU pools are objects of one class, told apart by who owns them (`scheduler` and `simple` say `mark`). A block
 is free when its last reference goes, which is when a line is written; blocks that keep a reference get none. The null
 block never has a line.
+
+These are called some fifteen times a step: a call with the usual arguments is passed on without packing them anew.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
+from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm.engine import Engine
 
 MARK = "_kvsan_pools"
@@ -35,52 +38,77 @@ def _install(engine: Engine, module: ModuleType) -> None:
     touch = engine.hook("vllm.touch", expected=False)
 
     def get_new_blocks(original: Any) -> Any:
-        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            found = original(self, *args, **kwargs)
+        log = recorder.alloc
+
+        def wrapper(self: Any, num_blocks: int, *args: Any, **kwargs: Any) -> Any:
+            more = args or kwargs
+            found = original(self, num_blocks, *args, **kwargs) if more else original(self, num_blocks)
             pools = getattr(self, MARK, None)
             if pools and recorder.on:
-                alloc.fired()
-                with recorder.guard("vllm.alloc"):
+                alloc.count += 1
+                try:
                     ids = [block.block_id for block in found]
                     for pool in pools:
-                        recorder.alloc(pool, ids)
+                        log(pool, ids)
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault("vllm.alloc", error)
             return found
 
         return wrapper
 
     def free_blocks(original: Any) -> Any:
+        log = recorder.free
+
         def wrapper(self: Any, ordered_blocks: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
+            if not ordered_blocks and not args and not kwargs and type(ordered_blocks) is list:
+                free.count += 1  # most calls: of a window that did not move
+                return original(self, ordered_blocks)
             pools = getattr(self, MARK, None)
             if not pools or not recorder.on:
                 return original(self, ordered_blocks, *args, **kwargs)
-            free.fired()
-            blocks = list(ordered_blocks)  # often a generator, and most often of nothing
-            done = original(self, blocks, *args, **kwargs)
+            free.count += 1
+            blocks = list(ordered_blocks)  # often a generator
+            done = original(self, blocks, *args, **kwargs) if args or kwargs else original(self, blocks)
             if blocks:
-                with recorder.guard("vllm.free"):
+                try:
                     ids = [block.block_id for block in blocks if block.ref_cnt == 0 and not block.is_null]
                     if ids:
                         for pool in pools:
-                            recorder.free(pool, ids)
+                            log(pool, ids)
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault("vllm.free", error)
             return done
 
         return wrapper
 
     def touch_blocks(original: Any) -> Any:
+        log = recorder.touch
+
         def wrapper(self: Any, blocks: Any, *args: Any, **kwargs: Any) -> Any:
             pools = getattr(self, MARK, None)
+            if not pools or not recorder.on:
+                return original(self, blocks, *args, **kwargs)
             ids: list[int] = []
-            if pools and recorder.on:
-                with recorder.guard("vllm.touch"):
-                    blocks = blocks if isinstance(blocks, Sequence) else list(blocks)
-                    flat = blocks if blocks and hasattr(blocks[0], "ref_cnt") else _flat(blocks)
-                    ids = [block.block_id for block in flat if block.ref_cnt == 0 and not block.is_null]
-            done = original(self, blocks, *args, **kwargs)
-            if ids and pools:
-                with recorder.guard("vllm.touch"):
-                    touch.fired()
+            try:
+                blocks = blocks if type(blocks) is list or isinstance(blocks, Sequence) else list(blocks)
+                flat = blocks if blocks and hasattr(blocks[0], "ref_cnt") else _flat(blocks)
+                ids = [block.block_id for block in flat if block.ref_cnt == 0 and not block.is_null]
+            except Exception as error:
+                recorder.fault("vllm.touch", error)
+            done = original(self, blocks, *args, **kwargs) if args or kwargs else original(self, blocks)
+            if ids:
+                try:
+                    touch.count += 1
                     for pool in pools:
-                        recorder.touch(pool, ids)
+                        log(pool, ids)
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault("vllm.touch", error)
             return done
 
         return wrapper

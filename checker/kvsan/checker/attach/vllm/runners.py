@@ -17,6 +17,7 @@ from itertools import count
 from types import ModuleType
 from typing import Any
 
+from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm.engine import Engine, argument, site
 from kvsan.checker.attach.vllm.groups import group_of
 from kvsan.checker.attach.vllm.scheduler import take
@@ -142,8 +143,13 @@ def _inside(engine: Engine, cls: Any, forward: Any) -> None:
 
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.on:
-                with recorder.guard("vllm.forward"):
+                try:
+                    engine.step()
                     setattr(self, _OPEN, _begin(engine, self, output((self, *args), kwargs)))
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault("vllm.forward", error)
             done = original(self, *args, **kwargs)
             if getattr(self, _OPEN, None) is not None:
                 setattr(self, _OPEN, None)
@@ -161,8 +167,12 @@ def _inside(engine: Engine, cls: Any, forward: Any) -> None:
             if touched is not None:
                 setattr(self, _OPEN, None)
                 if recorder.on:
-                    with recorder.guard("vllm.forward"):
+                    try:
                         _log(engine, touched, where)
+                    except KvsanHazard:
+                        raise
+                    except Exception as error:
+                        recorder.fault("vllm.forward", error)
             return done
 
         return wrapper
@@ -181,14 +191,23 @@ def _at_end(engine: Engine, cls: Any, forward: Any) -> None:
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
             touched = None
             if recorder.on:
-                with recorder.guard("vllm.forward"):
+                try:
                     given = (self, *args)
                     if not dummy(given, kwargs):
+                        engine.step()
                         touched = _begin(engine, self, output(given, kwargs))
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault("vllm.forward", error)
             done = original(self, *args, **kwargs)
             if touched is not None and recorder.on:
-                with recorder.guard("vllm.forward"):
+                try:
                     _log(engine, touched, where)
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault("vllm.forward", error)
             return done
 
         return wrapper
@@ -208,7 +227,7 @@ def _zeroer(engine: Engine, module: ModuleType) -> None:
 
         def wrapper(self: Any, block_ids: Any, *args: Any, **kwargs: Any) -> Any:
             done = original(self, block_ids, *args, **kwargs)
-            if recorder.on and len(block_ids):
+            if len(block_ids) and recorder.on:
                 with recorder.guard("vllm.zero"):
                     hook.fired()
                     if getattr(self, "_meta", True) is not None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm import pools
 from kvsan.checker.attach.vllm.engine import Engine
 
@@ -71,13 +72,17 @@ def _install(engine: Engine, module: ModuleType) -> None:
 
     def schedule(original: Any) -> Any:
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            found = original(self, *args, **kwargs)
+            found = original(self, *args, **kwargs) if args or kwargs else original(self)
             if recorder.on:
-                with recorder.guard("vllm.schedule"):
+                try:
                     if found.total_num_scheduled_tokens:
-                        step.fired()
+                        step.count += 1
                     if getattr(self, _REMOTE, False):
                         give(engine, found, "step")
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault("vllm.schedule", error)
             return found
 
         return wrapper
@@ -85,10 +90,17 @@ def _install(engine: Engine, module: ModuleType) -> None:
     def update_from_output(original: Any) -> Any:
         def wrapper(self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any) -> Any:
             if recorder.on:
-                with recorder.guard("vllm.output"):
-                    output.fired()
-                    take(engine, model_runner_output)
-            return original(self, scheduler_output, model_runner_output, *args, **kwargs)
+                try:
+                    output.count += 1
+                    if getattr(model_runner_output, TOKEN, None) is not None:
+                        take(engine, model_runner_output)
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault("vllm.output", error)
+            if args or kwargs:
+                return original(self, scheduler_output, model_runner_output, *args, **kwargs)
+            return original(self, scheduler_output, model_runner_output)
 
         return wrapper
 

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from kvsan.checker.attach.handoff import HandingList
+from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm import pools
 from kvsan.checker.attach.vllm.engine import Engine, argument, site
 from kvsan.checker.attach.vllm.handoff import Plan, Queue
@@ -39,6 +40,8 @@ class Copies:
         self._engine = engine
         self._plan = Plan()
         self._known: dict[int, tuple[Any, str, str]] = {}  # id of a copy's parameters → they, direction, stream
+        self._pools = ("gpu", "cpu")
+        """Of this process's rank."""
         self._put = engine.hook("simple.submit")
         self._get = engine.hook("simple.take")
         self._copy = engine.hook("simple.copy")
@@ -54,7 +57,9 @@ class Copies:
             self._put.missing("copy_backend takes its queue from elsewhere")
 
     def queue(self, inner: Any) -> Queue:
-        return Queue(self._engine.recorder, inner, self._plan, self._put, self._get)
+        made = Queue(self._engine.recorder, inner, self._plan, self._put, self._get)
+        self._engine.hands(made)
+        return made
 
     def _init(self, original: Any) -> Any:
         engine, recorder = self._engine, self._engine.recorder
@@ -81,8 +86,12 @@ class Copies:
         def wrapper(src_block_ids: Any, dst_block_ids: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
             done = original(src_block_ids, dst_block_ids, params, *args, **kwargs)
             if recorder.on and len(src_block_ids):
-                with recorder.guard("simple.copy"):
+                try:
                     self._log(src_block_ids, dst_block_ids, params, where)
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    recorder.fault("simple.copy", error)
             return done
 
         return wrapper
@@ -94,11 +103,12 @@ class Copies:
         if known is None or order is None:
             recorder.unseen(copies=1, what="copy_blocks with parameters that DmaCopyBackend.init did not build")
             return
-        self._copy.fired()
+        self._copy.count += 1
         _, direction, on = known
         gpu = self._engine.device_pool
-        cpu = gpu.replace("gpu", "cpu", 1)
-        source, target = (gpu, cpu) if direction == "store" else (cpu, gpu)
+        if gpu != self._pools[0]:
+            self._pools = (gpu, gpu.replace("gpu", "cpu", 1))
+        target, source = self._pools if direction == "load" else self._pools[::-1]
         recorder.access(
             direction,
             on=on,
@@ -141,7 +151,9 @@ def _worker(engine: Engine, module: ModuleType) -> None:
                     for name in ("_load_events", "_store_events"):
                         found: Any = getattr(self, name, None)
                         if type(found) is list:
-                            setattr(self, name, HandingList(recorder, found, given=append, seen=seen))
+                            handed = HandingList(recorder, found, given=append, seen=seen)
+                            setattr(self, name, handed)
+                            engine.hands(handed)
                         else:
                             append.missing(f"SimpleCPUOffloadWorker has no list {name}")
 
@@ -167,9 +179,9 @@ def _worker(engine: Engine, module: ModuleType) -> None:
     def bind_connector_metadata(original: Any) -> Any:
         def wrapper(self: Any, metadata: Any, *args: Any, **kwargs: Any) -> Any:
             if getattr(metadata, "load_gpu_blocks", None) or getattr(metadata, "store_gpu_blocks", None):
-                asked.fired()  # from here on copies are due, and forwards: a hook that stays silent has missed them
-                step.fired()
-            return original(self, metadata, *args, **kwargs)
+                asked.count += 1  # from here on copies are due, and forwards: a hook that stays silent has missed them
+                step.count += 1
+            return original(self, metadata, *args, **kwargs) if args or kwargs else original(self, metadata)
 
         return wrapper
 
