@@ -102,7 +102,7 @@ def test_a_fault_in_a_hook_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     if where == "name":
         monkeypatch.setattr(calls, "name", broken)
     else:
-        monkeypatch.setattr(session.recorder, "_clock", broken)
+        monkeypatch.setattr(session.recorder, "now", broken)
     side, event = world.Stream(7), world.Event()
     event.record()
     assert len(made) == 1
@@ -126,7 +126,7 @@ def test_a_fault_before_a_blocking_call_does_not_keep_it_from_being_made(
     session, world = Session(quiet(tmp_path)), World()
     calls = install(session, world.surface())
     monkeypatch.setattr(calls, "name", broken)
-    monkeypatch.setattr(session.recorder, "_clock", broken)
+    monkeypatch.setattr(session.recorder, "now", broken)
     made: list[int] = []
     monkeypatch.setattr(world, "call", lambda: made.append(1))
     {

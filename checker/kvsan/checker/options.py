@@ -20,6 +20,10 @@ class OptionsError(ValueError):
     """An option that cannot be understood. The text is one line: what is wrong, what is accepted."""
 
 
+WATCHED = 16
+"""Steps of `crosscheck` that are watched."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What each is for stands in `HELP`. `%p` in a path is the process id, `%n` the number of the incident
@@ -35,6 +39,7 @@ class Options:
     report: str = ""
     check: bool = True
     beside: bool = True
+    crosscheck: int = 512
     assume_stream_order: bool = False
     incident: float = 10.0
     incident_mb: int = 64
@@ -56,6 +61,8 @@ HELP = {
     "check": "check while the engine runs; 0 with trace= only records",
     "beside": "check in a process of its own beside the engine's, which costs the engine least; 0 in the engine's "
     "process; halt_on_error does so too",
+    "crosscheck": "PyTorch's own trace callbacks are heard in 16 of so many steps of an engine whose steps are known; "
+    "0: in all",
     "assume_stream_order": "take source order `any` as `stream`",
     "incident": "seconds of ops that are kept and written when a hazard is found; 0 for none",
     "incident_mb": "megabytes that those ops may take",
@@ -136,9 +143,12 @@ def _value(key: str, value: str, default: object, where: str) -> object:
             number = type(default)(-1)
         top = 255 if key.endswith("exitcode") else 1e9
         least = 1 if key == "incident_mb" else 0
+        if key == "crosscheck" and 0 < number <= WATCHED:
+            number = -1
         if not least <= number <= top:
             what = "an exit status from 0 to 255" if top == 255 else f"a number from {least}"
             what += "; incident=0 keeps none" if least else ""
+            what = f"0, or a number above {WATCHED}" if key == "crosscheck" else what
             raise OptionsError(f'{where} has {key}="{value}"; accepted: {what}')
         return number
     if not value:

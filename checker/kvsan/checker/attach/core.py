@@ -12,7 +12,8 @@ trace, end). With `batch` 1 every line is handed on at once. Where lines go:
 - to the sinks here, in line order: ops are made of them (a check that listens alone gets their fields, and no op is).
 
 Relied on: what is queued does not change any more (ids are copied), and no sink needs to be asked before the next line.
-Events and threads that are gone are noted before the next line.
+Threads that are gone are noted before the next line (who comes after them is no luck), events behind the lines that
+wait: nobody can name them any more.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class Core:
         self._sinks: tuple[Sink, ...] = tuple(sinks)
         self._threads = Threads(prefix)
         self._events = Events(prefix)
-        self._event_name, self._thread_name = self._events.name, self._threads.name
+        self.event_name, self.thread_name = self._events.name, self._threads.name
+        """The name of an event that is an object, and of the calling thread, for hooks that are in a hurry."""
         self._dead_events, self._dead_threads = self._events.dead, self._threads.dead
         self._streams = Streams(prefix, self._declare)
         self._on_fault = on_fault
@@ -280,7 +282,7 @@ class Core:
         """A blocking call begins: the fields of its `Sync`. Under the lock."""
         if len(self._queue) >= BLOCKED:
             self.settle_up()
-        if self._dead_events or self._dead_threads:
+        if self._dead_threads or (self._dead_events and not self._queue):
             self._ended()
         held = Held(self._count, given)
         self._count += 1
@@ -305,11 +307,11 @@ class Core:
 
     def add(self, line: tuple[Any, ...]) -> int:
         """A line of an op, whose names are known and whose ids are copied. Under the lock."""
-        if self._dead_events or self._dead_threads:
+        queue = self._queue
+        if self._dead_threads or (self._dead_events and not queue):
             self._ended()
         index = self._count
         self._count = index + 1
-        queue = self._queue
         queue.append(line)
         if len(queue) >= self.batch:
             self.settle_up()
@@ -328,6 +330,8 @@ class Core:
             self._settling = True
             self._size = 0
             try:
+                if self._dead_events or self._dead_threads:
+                    self._ended()
                 if self._beside is None:
                     self._work_off()
                 elif self._queue:
@@ -410,7 +414,7 @@ class Core:
                 sink.settle(held.index, failed)
 
     def _ended(self) -> None:
-        """Threads and events that are gone. They end anywhere, so it is only noted there."""
+        """Threads and events that are gone: they end anywhere, so it is only noted there. No line names them again."""
         while self._threads.dead:
             self._queue.append((GONE, self._threads.dead.popleft()))
         by, now = self._threads.name(), self.now()

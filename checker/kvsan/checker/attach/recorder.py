@@ -103,7 +103,7 @@ class Recorder(Core):
             return None
         with self.lock:
             try:
-                who = by or self._thread_name()
+                who = by or self.thread_name()
                 return self.add_access(label, who, on, reads, writes, order, batch, planned, step, owner, site, told)
             except KvsanHazard:
                 raise
@@ -141,8 +141,8 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                name = event if type(event) is str else self._event_name(event)
-                self.add((RECORD, by or self._thread_name(), on, name, self.now()))
+                name = event if type(event) is str else self.event_name(event)
+                self.add((RECORD, by or self.thread_name(), on, name, self.now()))
             except Exception as error:
                 self.fault("record", error)
 
@@ -151,8 +151,8 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                name = event if type(event) is str else self._event_name(event)
-                self.add((WAIT, by or self._thread_name(), on, name, self.now()))
+                name = event if type(event) is str else self.event_name(event)
+                self.add((WAIT, by or self.thread_name(), on, name, self.now()))
             except Exception as error:
                 self.fault("wait", error)
 
@@ -162,7 +162,7 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                event, who, now = self._events.fresh(), by or self._thread_name(), self.now()
+                event, who, now = self._events.fresh(), by or self.thread_name(), self.now()
                 self.add((RECORD, who, other, event, now))
                 self.add((WAIT, who, on, event, now))
                 self.add((DROP, who, event, now))
@@ -175,8 +175,8 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                name = event if type(event) is str else self._event_name(event)
-                self.add((POLL, by or self._thread_name(), name, done, self.now()))
+                name = event if type(event) is str else self.event_name(event)
+                self.add((POLL, by or self.thread_name(), name, done, self.now()))
             except Exception as error:
                 self.fault("poll", error)
 
@@ -200,7 +200,7 @@ class Recorder(Core):
         with self.lock:
             try:
                 name = None if event is None else self.event(event)
-                self.add((SYNC, self._thread_name(), name, stream, device, self.now()))
+                self.add((SYNC, self.thread_name(), name, stream, device, self.now()))
             except Exception as error:
                 self.fault("seen_done", error)
 
@@ -289,7 +289,7 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                self.add((code, by or self._thread_name(), name, self.now()))
+                self.add((code, by or self.thread_name(), name, self.now()))
             except Exception as error:
                 self.fault(where, error)
 
@@ -298,7 +298,7 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                self.add_life(code, pool, ids, by or self._thread_name())
+                self.add_life(code, pool, ids, by or self.thread_name())
             except Exception as error:
                 self.fault(where, error)
 

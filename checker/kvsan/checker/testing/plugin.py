@@ -50,6 +50,7 @@ OF_A_PROCESS = {
     "incomplete_exitcode": "say kvsan_incomplete, fail or accept",
     "handle_sigterm": "pytest handles signals",
     "beside": "a test is asked at once",
+    "crosscheck": "it is about an engine's steps",
 }
 """Those that only a process has, and what to say instead."""
 

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvsan.checker.attach.ledger import Hook
+from kvsan.checker.attach.lines import RECORD, WAIT
 from kvsan.checker.attach.patches import Patches
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.attach.torch.copies import TO_HOST, TOUCHING, Copies
@@ -274,14 +275,15 @@ class Calls:
         return self.here.busy > 0 or not self.recorder.on
 
     def _record(self, original: Function, hook: Hook) -> Function:
-        return self._of_event(original, hook, self.recorder.record, "record")
+        return self._of_event(original, hook, RECORD, "record")
 
     def _wait(self, original: Function, hook: Hook) -> Function:
-        return self._of_event(original, hook, self.recorder.wait, "wait")
+        return self._of_event(original, hook, WAIT, "wait")
 
-    def _of_event(self, original: Function, hook: Hook, log: Callable[[str, Any], None], what: str) -> Function:
-        """`event.record(stream)` or `event.wait(stream)`."""
-        recorder, here = self.recorder, self.here
+    def _of_event(self, original: Function, hook: Hook, code: int, what: str) -> Function:
+        """`event.record(stream)` or `event.wait(stream)`. The lock is held, so the line is added without more ado."""
+        recorder, here, add = self.recorder, self.here, self.recorder.add
+        thread, known = recorder.thread_name, recorder.event_name
 
         def call(event: Any, /, stream: Any = None) -> Any:
             if here.busy or not recorder.on:
@@ -293,7 +295,7 @@ class Calls:
                 result = original(event, stream)
                 hook.count += 1
                 try:
-                    log(self.name(stream), event)
+                    add((code, thread(), self.name(stream), known(event), recorder.now()))
                 except KvsanHazard:
                     raise
                 except Exception as error:
@@ -307,14 +309,15 @@ class Calls:
         return call
 
     def _wait_event(self, original: Function, hook: Hook) -> Function:
-        return self._of_stream(original, hook, self.recorder.wait)
+        return self._of_stream(original, hook, WAIT)
 
     def _record_event(self, original: Function, hook: Hook) -> Function:
-        return self._of_stream(original, hook, self.recorder.record)
+        return self._of_stream(original, hook, RECORD)
 
-    def _of_stream(self, original: Function, hook: Hook, log: Callable[[str, Any], None]) -> Function:
+    def _of_stream(self, original: Function, hook: Hook, code: int) -> Function:
         """`stream.wait_event(event)` or `stream.record_event(event)`, which makes an event where it is given none."""
-        recorder, here = self.recorder, self.here
+        recorder, here, add = self.recorder, self.here, self.recorder.add
+        thread, known = recorder.thread_name, recorder.event_name
 
         def call(stream: Any, /, event: Any = None) -> Any:
             if here.busy or not recorder.on:
@@ -326,7 +329,8 @@ class Calls:
                 result = original(stream, event)
                 hook.count += 1
                 try:
-                    log(self.name(stream), result if event is None else event)
+                    which = result if event is None else event
+                    add((code, thread(), self.name(stream), known(which), recorder.now()))
                 except KvsanHazard:
                     raise
                 except Exception as error:

@@ -104,6 +104,10 @@ class CrossCheck:
         if self._trace is not None:
             gputrace.shorten(self._trace, self, self._callbacks, flag=self._flag)
 
+    def doubt(self) -> None:
+        """What showed just now may have happened before, where nobody listened."""
+        self._calls.recorder.unseen(edges=1, what="orders that no wrapper sees, maybe in steps that were not watched")
+
     def record_call(self, event: int, stream: int) -> None:
         if self._gone:
             self._forget()

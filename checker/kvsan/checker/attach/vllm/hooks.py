@@ -7,6 +7,7 @@ from kvsan.checker.attach import torch
 from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.attach.vllm import messages, offloading, pools, runners, scheduler, simple
 from kvsan.checker.attach.vllm.engine import Engine
+from kvsan.checker.options import WATCHED
 
 
 def start() -> None:
@@ -22,7 +23,9 @@ def install(debug: session.Session) -> Engine:
     if isinstance(found, Engine):
         return found
     with debug.recorder.guard("hooks of torch"):
-        torch.install(debug)
+        calls = torch.install(debug)
+        if debug.options.crosscheck:  # a runner tells of its steps
+            calls.sample(watch=WATCHED, of=debug.options.crosscheck)
     engine = attach(debug.recorder)
     debug.recorder.attachments["vllm"] = engine
     debug.about.update(engine="vllm", engine_version=engine.version)
