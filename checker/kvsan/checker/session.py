@@ -239,7 +239,8 @@ class Session:
 
     def count_lost(self) -> None:
         """After the ledger has come from the engine's process, which knows of no orders that were lost here."""
-        self.recorder.ledger.unseen(0, self._lost, TOO_LATE)
+        if self._lost:
+            self.recorder.ledger.unseen(0, self._lost, TOO_LATE)
 
     def _lose(self) -> None:
         self._lost += 1

@@ -70,11 +70,7 @@ class Blocking:
         recorder, held = self._recorder, self._held
         if held is None or not recorder.on:
             return
-        with recorder.lock:
-            try:
-                recorder.settle(held, done=value is None)
-            except Exception as error:
-                recorder.fault("blocking", error)
+        recorder.returned(held, done=value is None)
 
 
 def nothing(index: int, op: Sync) -> Op:

@@ -291,8 +291,16 @@ class Core:
             self.settle_up()
         return held
 
+    def returned(self, held: Held, *, done: bool) -> None:
+        """It has returned, or failed (not `done`). A fault turns kvsan off."""
+        with self.lock:
+            try:
+                self.settle(held, done=done)
+            except Exception as error:
+                self.fault("blocking", error)
+
     def settle(self, held: Held, *, done: bool) -> None:
-        """It has returned, or failed. Under the lock."""
+        """The same under the lock."""
         held.done = done
         if not held.told:
             return

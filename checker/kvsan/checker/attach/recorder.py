@@ -42,7 +42,7 @@ stands"). Does not cover: what no hook calls it for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -302,11 +302,21 @@ class Recorder(Core):
             except Exception as error:
                 self.fault(where, error)
 
+    def lives(self, code: int, pools: Sequence[str], ids: list[int]) -> None:
+        """The same for several pools, with a list of ids that belongs to the recorder from here on. A fault goes up."""
+        with self.lock:
+            who = self.thread_name()
+            for pool in pools:
+                self._add_ids(code, pool, ids, who)
+                ids = ids if len(pools) == 1 else list(ids)
+
     def add_life(self, code: int, pool: str, ids: Ids, by: str) -> None:
         """An alloc, a free or a touch, for who holds the lock and takes care of what it raises."""
         some = _copy(ids)
-        if not len(some):
-            return
+        if len(some):
+            self._add_ids(code, pool, some, by)
+
+    def _add_ids(self, code: int, pool: str, some: Any, by: str) -> None:
         queue = self._queue
         if queue and type(some) is list and self._count - 1 > self._sealed:
             last = queue[-1]

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvsan.checker.attach.ledger import Hook
-from kvsan.checker.attach.lines import RECORD, WAIT
+from kvsan.checker.attach.lines import RECORD, WAIT, Held
 from kvsan.checker.attach.patches import Patches
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.attach.torch.copies import TO_HOST, TOUCHING, Copies
@@ -428,18 +428,35 @@ class Calls:
                 here.busy = 0
 
     def _event_sync(self, original: Function, hook: Hook) -> Function:
-        recorder, here, blocking = self.recorder, self.here, self.recorder.blocking
+        """`Blocking` written out: an engine makes this call in each step."""
+        recorder, here = self.recorder, self.here
+        thread, known = recorder.thread_name, recorder.event_name
 
         def synchronize(event: Any) -> Any:
             if here.busy or not recorder.on:
                 return original(event)
             hook.count += 1
-            with blocking(event=event):
-                here.busy = 1
-                try:
-                    return original(event)
-                finally:
-                    here.busy = 0
+            held: Held | None = None
+            lock = recorder.lock
+            lock.acquire()
+            try:
+                held = recorder.hold(thread(), known(event), None, None, recorder.now())
+            except KvsanHazard:
+                raise
+            except Exception as error:
+                recorder.fault("blocking", error)
+            finally:
+                lock.release()
+            done = False
+            here.busy = 1
+            try:
+                result = original(event)
+                done = True
+            finally:
+                here.busy = 0
+                if held is not None and recorder.on:
+                    recorder.returned(held, done=done)
+            return result
 
         return synchronize
 

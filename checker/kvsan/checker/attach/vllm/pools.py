@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
+from kvsan.checker.attach.lines import ALLOC, FREE, TOUCH
 from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm.engine import Engine
 
@@ -33,13 +34,12 @@ def install(engine: Engine) -> None:
 
 def _install(engine: Engine, module: ModuleType) -> None:
     recorder = engine.recorder
+    log = recorder.lives
     pool_class = getattr(module, "BlockPool", None)
     alloc, free = engine.hook("vllm.alloc"), engine.hook("vllm.free")
     touch = engine.hook("vllm.touch", expected=False)
 
     def get_new_blocks(original: Any) -> Any:
-        log = recorder.alloc
-
         def wrapper(self: Any, num_blocks: int, *args: Any, **kwargs: Any) -> Any:
             more = args or kwargs
             found = original(self, num_blocks, *args, **kwargs) if more else original(self, num_blocks)
@@ -47,9 +47,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
             if pools and recorder.on:
                 alloc.count += 1
                 try:
-                    ids = [block.block_id for block in found]
-                    for pool in pools:
-                        log(pool, ids)
+                    log(ALLOC, pools, [block.block_id for block in found])
                 except KvsanHazard:
                     raise
                 except Exception as error:
@@ -59,8 +57,6 @@ def _install(engine: Engine, module: ModuleType) -> None:
         return wrapper
 
     def free_blocks(original: Any) -> Any:
-        log = recorder.free
-
         def wrapper(self: Any, ordered_blocks: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
             if not ordered_blocks and not args and not kwargs and type(ordered_blocks) is list:
                 free.count += 1  # most calls: of a window that did not move
@@ -75,8 +71,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
                 try:
                     ids = [block.block_id for block in blocks if block.ref_cnt == 0 and not block.is_null]
                     if ids:
-                        for pool in pools:
-                            log(pool, ids)
+                        log(FREE, pools, ids)
                 except KvsanHazard:
                     raise
                 except Exception as error:
@@ -86,8 +81,6 @@ def _install(engine: Engine, module: ModuleType) -> None:
         return wrapper
 
     def touch_blocks(original: Any) -> Any:
-        log = recorder.touch
-
         def wrapper(self: Any, blocks: Any, *args: Any, **kwargs: Any) -> Any:
             pools = getattr(self, MARK, None)
             if not pools or not recorder.on:
@@ -103,8 +96,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
             if ids:
                 try:
                     touch.count += 1
-                    for pool in pools:
-                        log(pool, ids)
+                    log(TOUCH, pools, ids)
                 except KvsanHazard:
                     raise
                 except Exception as error:

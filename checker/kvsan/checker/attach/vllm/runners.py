@@ -17,6 +17,8 @@ from itertools import count
 from types import ModuleType
 from typing import Any
 
+from kvsan.checker.attach.ledger import Hook
+from kvsan.checker.attach.lines import ACCESS
 from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm.engine import Engine, argument, site
 from kvsan.checker.attach.vllm.groups import group_of
@@ -68,10 +70,11 @@ def hook_runner(engine: Engine, module: Any, *, inside: bool) -> None:
 class Told:
     """What the recorder is told of a runner's steps: under which name, and which pool and site an access has."""
 
-    __slots__ = ("messages", "name", "pool")
+    __slots__ = ("hook", "messages", "name", "pool")
 
-    def __init__(self, pool: str, messages: Messages) -> None:
+    def __init__(self, pool: str, messages: Messages, hook: Hook) -> None:
         self.name = f"steps{next(_names)}"
+        self.hook = hook
         self.pool = pool
         self.messages = messages
 
@@ -90,7 +93,8 @@ def _told(engine: Engine, runner: Any) -> Told:
         pool, blocks = engine.pool_of_rank("gpu", parallel), int(config.num_blocks)
         engine.register(pool, blocks)
         engine.require(vllm_config, worker=True)
-        told = Told(pool, Messages(crosses=any(group.kind == "cross" for group in groups)))
+        messages = Messages(crosses=any(group.kind == "cross" for group in groups))
+        told = Told(pool, messages, engine.hook("vllm.forward"))
         engine.recorder.follow(told.name, Steps(groups, blocks, pool))
         setattr(runner, _STEPS, told)
     return told
@@ -102,8 +106,11 @@ def _begin(engine: Engine, runner: Any, output: Any) -> Told | None:
         for name in ("vllm.schedule", "vllm.alloc", "vllm.free"):
             engine.hook(name).expected = False
         engine.hook("vllm.forward").expected = True
-    _unknown_fields(engine, output)
-    told = _told(engine, runner)
+    if engine.suspects != ():
+        _unknown_fields(engine, output)
+    told: Told | None = getattr(runner, _STEPS, None)
+    if told is None:
+        told = _told(engine, runner)
     engine.device_pool = told.pool
     if getattr(output, "new_block_ids_to_zero", None):
         engine.hook("vllm.zero", expected=False).expected = True
@@ -115,10 +122,13 @@ def _begin(engine: Engine, runner: Any, output: Any) -> Told | None:
 
 def _log(engine: Engine, told: Told, where: str | None) -> None:
     """The forward: what it touches is what was told last, and worked out with its line."""
-    engine.hook("vllm.forward").fired()
-    engine.recorder.access(
-        "forward", on=engine.current_stream("compute"), step=told.messages.count, site=where, told=told.name
-    )
+    told.hook.count += 1
+    on, step, recorder = engine.current_stream("compute"), told.messages.count, engine.recorder
+    with recorder.lock:
+        who = recorder.thread_name()
+        recorder.add(
+            (ACCESS, who, on, told.name, None, "forward", "stream", False, None, step, None, where, recorder.now())
+        )
 
 
 def _unknown_fields(engine: Engine, output: Any) -> None:
