@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.switching import Switchboard
+
 from kvsan.model.design import MAIN
 
 SKIPPED = 1

@@ -45,10 +45,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "tests"), str(Path(__file__).resolve().parents[1])]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from benchmarks.blocks import Blocks, Round
 from benchmarks.switching import Noted, Nothing, Switchboard, Watcher
+
 from gpu.vllm_cost import interval
 
 DESIGNS = {
@@ -326,11 +328,17 @@ def cost(options: argparse.Namespace, out: Out) -> None:
 def cost_rounds(options: argparse.Namespace, out: Out, blocks: int, log: str) -> tuple[list[Round], dict[str, Any]]:
     """The rounds that were whole when the time was up, and what each session saw."""
     tried, sequences = options.device == "simulated", options.sequences
-    small = {"ballast": False, "words": 1} if tried else {}
+    words = 1 if tried else 16
     board = Switchboard(
         simulated() if tried else cuda(),
         lambda device: build(
-            options.design, blocks=blocks, host_blocks=SEEDS * blocks, device=device, slots=sequences, **small
+            options.design,
+            blocks=blocks,
+            host_blocks=SEEDS * blocks,
+            device=device,
+            words=words,
+            slots=sequences,
+            ballast=not tried,
         ),
         lambda noted: watchers(noted, ["off", *(mode for mode in options.debug if mode != "off")], log),
     )
@@ -589,7 +597,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--debug", nargs="+", default=list(DEBUG), choices=DEBUG)
     parser.add_argument("--pools", nargs="+", default=list(OVERSUBSCRIBED), choices=list(OVERSUBSCRIBED))
     parser.add_argument("--sequences", type=int, default=SEQUENCES, help="cost, throughput: requests at a time")
-    parser.add_argument("--device", default="cuda", choices=["cuda", "simulated"], help="cost, throughput: simulated to try")
+    parser.add_argument(
+        "--device", default="cuda", choices=["cuda", "simulated"], help="cost, throughput: simulated to try"
+    )
     parser.add_argument("--words", type=int, default=64, help="throughput: 64-bit words of KV a token and layer")
     options = parser.parse_args(arguments)
     parts: dict[str, Callable[[argparse.Namespace, Out], int | None]] = {
