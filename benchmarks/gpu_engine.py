@@ -345,6 +345,9 @@ def cost_rounds(options: argparse.Namespace, out: Out, blocks: int, log: str) ->
     windows = Windows(board.engine)
     for seed in range(SEEDS):  # fills the host pool, and warms what has to be warm
         windows.serve(drawn(cost_workload(blocks, seed, sequences)), sequences)
+    for mode in board.watchers:
+        board.switch(mode)
+        windows.serve(drawn(cost_workload(blocks, 0, sequences)), sequences)
     rounds: list[Round] = []
 
     def each_round(found: Round) -> None:

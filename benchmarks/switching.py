@@ -188,16 +188,20 @@ class Switchboard:
         device = self.watcher.device()
         self._put(device)
         host = device.host(MAIN)
-        for stream in self.noted.streams:
-            host.record(stream, EVENT)
-            host.sync(EVENT)
-            host.drop(EVENT)
+        self.wait(host)
         if self.watcher.looks:
             for pool, now in self._alive().items():
                 before = self.watcher.alive[pool]
                 host.free(pool, np.flatnonzero(before & ~now))
                 host.touch(pool, np.flatnonzero(now & ~before))
         self.watcher.settle()
+
+    def wait(self, host: Any) -> None:
+        """The host waits for all that the streams hold."""
+        for stream in self.noted.streams:
+            host.record(stream, EVENT)
+            host.sync(EVENT)
+            host.drop(EVENT)
 
     def close(self) -> None:
         """Ends the engine, unwatched; sessions stay open."""

@@ -69,7 +69,7 @@ class Kept(Immediate):
         return counted
 
 
-def requests(seed: int = 0, count: int = 24) -> list[Request]:
+def requests(seed: int = 0, count: int = 24) -> tuple[Request, ...]:
     return requests_of(Workload(requests=count, concurrency=4, seed=seed), MODEL)
 
 
@@ -143,22 +143,21 @@ def test_between_switches_every_call_is_a_line_of_the_mode_that_is_on(tmp_path: 
     device = Kept()
     with board(device, {"log": logged(tmp_path / "log.kvt"), "inside": checked()}) as made:
         modes = list(made.watchers)
-        missing, turns = [], 0
+        differ: list[int] = []
         made.switch("off")
+        calls, got = device.count, sum(lines(made).values())
 
         def each_turn(_: object) -> None:
-            nonlocal turns, count, before
-            calls, got = device.count - count, sum(lines(made).values()) - sum(before.values())
-            missing.append(got - (calls if made.watcher.session is not None else 0))
-            turns += 1
-            if turns % 3 == 0:
-                made.switch(modes[turns // 3 % len(modes)])
-            count, before = device.count, lines(made)
+            nonlocal calls, got
+            more, heard = device.count - calls, sum(lines(made).values()) - got
+            differ.append(heard - (more if made.watcher.session is not None else 0))
+            if len(differ) % 3 == 0:
+                made.switch(modes[len(differ) // 3 % len(modes)])
+            calls, got = device.count, sum(lines(made).values())
 
-        count, before = device.count, lines(made)
         serve(made.engine, requests(), 4, each_turn=each_turn)
-        assert turns > 30
-        assert not any(missing)
+        assert len(differ) > 30
+        assert not any(differ)
 
 
 def test_the_engine_holds_the_plain_device_while_nobody_looks() -> None:
@@ -205,6 +204,16 @@ def test_what_a_watcher_did_not_see_is_no_hazard(seed: int, every: int) -> None:
         assert seen.verdict.name == "clean", (mode, seen.findings)
         assert not seen.warnings, mode
         assert seen.ops
+
+
+def test_without_a_wait_that_they_see_watchers_find_hazards_where_there_are_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The control: the host waits as it does, and they are not told."""
+    wait = Switchboard.wait
+    monkeypatch.setattr(Switchboard, "wait", lambda made, host: wait(made, made.noted.hosts[MAIN]))
+    for seen in switched("kvsan-default", 0, 5).values():
+        assert seen.verdict.name == "racy"
 
 
 def test_a_racy_design_is_still_found_racy() -> None:
