@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.switching import Noted, Nothing, Switchboard, Watcher
 
