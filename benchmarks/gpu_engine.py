@@ -1,16 +1,21 @@
 """kvsan's engine on a GPU: what debug mode costs a step, and what each design costs in tokens a second.
 
     python benchmarks/gpu_engine.py smoke  # does it run, and are the answers right
-    python benchmarks/gpu_engine.py cost --seconds 150  # off, log only, checked beside and inside; the sanitizer
+    python benchmarks/gpu_engine.py cost --seconds 150  # what each debug mode adds to a step; the sanitizer
     python benchmarks/gpu_engine.py throughput --seconds 200  # by design, healthy and 10 × oversubscribed
 
 Each writes JSON lines to `--out` (`$OUT/engine.jsonl`) as it goes, the last with `"summary": true`: a run that is cut
 off keeps what it had. `tests/gpu/run_engine.sh` runs them all in one call.
 
-Windows of what is compared alternate in one warm process, in an order that rotates, and each is compared with the
-window of the base in the same round: what the machine does meanwhile falls on both. Reported is the median over rounds
-with the interval that holds it with 95 % (order statistics, as in tests/gpu/vllm_cost.py). Host time of a step is the
-time in a turn that launched one, less what the host was blocked in `sync`: the GPU's time must not hide the host's.
+What is compared alternates in one warm process, each in turn, and each is compared with the base in the same round:
+what the machine does meanwhile falls on both. Reported is the median over rounds with the interval that holds it with
+95 % (order statistics, as in tests/gpu/vllm_cost.py). Host time of a step is the time in a turn that launched one, less
+what the host was blocked in `sync`: the GPU's time must not hide the host's.
+
+`cost` has one engine, whose watchers are swapped under it every `--block` steps (`switching.py`, `blocks.py`): engines
+of their own would lie elsewhere in memory, and the machine's speed changes from second to second. The mean over rounds
+is reported too, with a bootstrap interval: what is rare moves the mean and not the median. `again` is off once more and
+says how large a difference is where there is none; `nothing` is a watcher that does nothing.
 
 A window of `throughput` is made of conversations that come back: what they said before was stored by an earlier window
 and has left the GPU since, so it is loaded, and each has a new message, so there is something to compute and to store.
@@ -22,6 +27,7 @@ three) is said in the summary, and the exit status is 1.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import itertools
 import json
@@ -30,6 +36,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +45,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from benchmarks.blocks import Blocks, Round
+from benchmarks.switching import Noted, Nothing, Switchboard, Watcher
 
 from gpu.vllm_cost import interval
 
@@ -52,10 +63,7 @@ DESIGNS = {
 }
 """What the throughput table calls a design, and its name in the catalogue."""
 
-DEBUG = ("off", "log", "check", "inside")
-_logs = itertools.count(1)
-sessions: dict[str, Any] = {}
-"""By debug mode: the session of the engine that was built last."""
+DEBUG = ("off", "again", "nothing", "log", "check", "inside")
 SEQUENCES = 64
 CONVERSATIONS = {"healthy": 3, "10x": 1}
 """How many times as many requests a throughput window has as run at a time: the small pool is slower by far."""
@@ -67,6 +75,8 @@ COUNTED = ("tokens", "steps", "loads", "loaded_blocks", "stores", "stored_blocks
 """What the summary of a design says of its windows: least, median, most."""
 STEPS = 64
 """Tokens that each request of a cost window wants: so many steps all of them decode."""
+RESAMPLED = 2000
+"""Bootstrap samples."""
 SEEDS = 4
 """Workloads of a window in turn: later windows find their prefixes in the host pool, so there are loads."""
 
@@ -82,7 +92,6 @@ def build(
     blocks: int,
     host_blocks: int,
     device: Any = None,
-    debug: str = "off",
     spin: int = 0,
     words: int = 16,
     budget: int = 8192,
@@ -91,22 +100,14 @@ def build(
 ) -> Any:
     """An engine that runs a design of the catalogue, on a GPU of its own streams and pools.
 
-    `fence`: store, load or all, added to the design's own. `debug`: off is the production engine, log writes the binary
-    log only, check is the online checker in the process. `spin`: clock cycles in each forward between its writes and
+    `fence`: store, load or all, added to the design's own. `spin`: clock cycles in each forward between its writes and
     its reads. `words`: 64-bit words of KV a token and layer.
     """
-    from kvsan.checker.options import Options
     from kvsan.checker.serving.fences import fenced
-    from kvsan.checker.session import Session
     from kvsan.model.designs import load
     from kvsan.runtime.device.cuda import CudaDevice
 
     device = device or CudaDevice()
-    if debug != "off":
-        log = f"/tmp/gpu-engine-{os.getpid()}-{next(_logs)}.kvt" if debug == "log" else ""
-        manners = Options(check=debug != "log", incident=0, trace=log, log_path="/dev/null")
-        sessions[debug] = Session(manners, beside=debug == "check")
-        device = sessions[debug].watch(device)
     engine, forward, language = module("engine"), module("forward"), module("language")
     groups = (language.Group("full"), language.Group("sliding", 128))
     model = language.Model(groups=groups, layers=8, words=words)
@@ -122,6 +123,10 @@ def build(
     )
     synchronize()  # a forward's constants are made on the default stream, which orders nothing of ours
     return made
+
+
+def cuda() -> Any:
+    return importlib.import_module("kvsan.runtime.device.cuda").CudaDevice()
 
 
 def simulated() -> Any:
@@ -206,24 +211,26 @@ def small_model() -> Any:
     return language.Model(groups=(language.Group("full"), language.Group("sliding", 128)), layers=1, words=1)
 
 
-class Windows:
-    """Serves windows on one engine; numbers requests so that no two of a process are alike."""
+_numbers = itertools.count(1)
 
-    number = 0
+
+def numbered(requests: Sequence[Any]) -> list[Any]:
+    """The requests with numbers that no others of the process have."""
+    return [replace(request, number=next(_numbers)) for request in requests]
+
+
+class Windows:
+    """Serves windows on one engine."""
 
     def __init__(self, engine: Any) -> None:
         self.engine, self.clock = engine, Clock(engine)
 
     def serve(self, requests: Sequence[Any], concurrency: int) -> dict[str, float]:
         """Serves the requests; tokens a second, what a step took, in µs, and what was moved and taken away."""
-        numbered = []
-        for request in requests:
-            Windows.number += 1
-            numbered.append(replace(request, number=Windows.number))
         before = self._counts()
         with self.clock.running():
             began = time.perf_counter()
-            done = module("serve").serve(self.engine, numbered, concurrency)
+            done = module("serve").serve(self.engine, numbered(requests), concurrency)
             took = time.perf_counter() - began
         tokens = sum(len(one.tokens) for one in done.values())
         gaps = sorted(self.clock.gaps)
@@ -250,6 +257,16 @@ class Windows:
         }
 
 
+def mean(values: list[float]) -> dict[str, Any]:
+    """The mean over rounds and its interval of 95 %, by the percentiles of seeded bootstrap samples."""
+    import numpy as np
+
+    given = np.array(values)
+    means = np.random.default_rng(0).choice(given, (RESAMPLED, len(given))).mean(1)
+    low, high = np.percentile(means, [2.5, 97.5]).tolist()
+    return {"mean": round(statistics.fmean(values), 3), "interval": [round(low, 3), round(high, 3)], "n": len(values)}
+
+
 def spread(values: list[float]) -> dict[str, Any]:
     """The median over rounds and its interval."""
     low, high = interval(values)
@@ -263,14 +280,14 @@ def spread(values: list[float]) -> dict[str, Any]:
 # ── cost ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def cost_workload(blocks: int, seed: int) -> Any:
-    """64 requests of one length that fill four fifths of the pool: full attention, and a window of 128 tokens."""
-    a_sequence = blocks * 0.8 / SEQUENCES
+def cost_workload(blocks: int, seed: int, sequences: int = SEQUENCES) -> Any:
+    """Requests of one length that fill four fifths of the pool: full attention, and a window of 128 tokens."""
+    a_sequence = blocks * 0.8 / sequences
     tokens = int(max(a_sequence / 2, a_sequence - 9) * 16)
     prompt = max(tokens - STEPS, 8)
     return module("workload").Workload(
-        requests=SEQUENCES,
-        concurrency=SEQUENCES,
+        requests=sequences,
+        concurrency=sequences,
         seed=seed,
         system_prompts=0,
         follow_ups=0.0,
@@ -280,49 +297,111 @@ def cost_workload(blocks: int, seed: int) -> Any:
     )
 
 
+def watchers(noted: Noted, modes: Sequence[str], log: str) -> dict[str, Watcher]:
+    """Who looks in each mode: `log` writes the binary log to that path and checks nothing, `check` is checked in a
+    process beside this one, `inside` in this one."""
+    from kvsan.checker.options import Options
+    from kvsan.checker.session import Session
+
+    def made(mode: str) -> Watcher:
+        if mode in ("off", "again"):
+            return Watcher(noted)
+        if mode == "nothing":
+            return Watcher(noted, sink=Nothing())
+        logs = mode == "log"
+        manners = Options(check=not logs, incident=0, trace=log if logs else "", log_path="/dev/null")
+        return Watcher(noted, session=Session(manners, beside=mode == "check"))
+
+    return {mode: made(mode) for mode in modes}
+
+
 def cost(options: argparse.Namespace, out: Out) -> None:
     for blocks in options.blocks:
+        with tempfile.TemporaryDirectory(prefix="gpu-engine-") as folder:
+            rounds, seen = cost_rounds(options, out, blocks, f"{folder}/log.kvt")
+        if rounds:
+            cost_summary(out, blocks, rounds, seen)
+        if options.device != "simulated":
+            sanitizer(options, out, blocks)
+
+
+def cost_rounds(options: argparse.Namespace, out: Out, blocks: int, log: str) -> tuple[list[Round], dict[str, Any]]:
+    """The rounds that were whole when the time was up, and what each session saw."""
+    tried, sequences = options.device == "simulated", options.sequences
+    words = 1 if tried else 16
+    board = Switchboard(
+        simulated() if tried else cuda(),
+        lambda device: build(
+            options.design,
+            blocks=blocks,
+            host_blocks=SEEDS * blocks,
+            device=device,
+            words=words,
+            slots=sequences,
+            ballast=not tried,
+        ),
+        lambda noted: watchers(noted, ["off", *(mode for mode in options.debug if mode != "off")], log),
+    )
+    windows = Windows(board.engine)
+    for seed in range(SEEDS):  # fills the host pool, and warms what has to be warm
+        windows.serve(drawn(cost_workload(blocks, seed, sequences)), sequences)
+    for mode in board.watchers:
+        board.switch(mode)
+        windows.serve(drawn(cost_workload(blocks, 0, sequences)), sequences)
+    rounds: list[Round] = []
+
+    def each_round(found: Round) -> None:
+        rounds.append(found)
+        out.line(part="cost", blocks=blocks, round=len(rounds), **found)
+
+    timed = Blocks(board, sequences, options.block, options.seed, each_round)
+    most = options.rounds or sys.maxsize
+    gc.collect()
+    gc.freeze()
+    try:
         deadline = time.monotonic() + options.seconds * 0.5 / len(options.blocks)
-        windows = {}
-        for debug in options.debug:
-            made = build(options.design, blocks=blocks, host_blocks=SEEDS * blocks, debug=debug)
-            windows[debug] = Windows(made)
-        for seed in range(SEEDS):  # fills the host pools, and warms what has to be warm
-            for one in windows.values():
-                one.serve(drawn(cost_workload(blocks, seed)), SEQUENCES)
-        rounds: list[dict[str, dict[str, float]]] = []
-        while time.monotonic() < deadline and len(rounds) < options.rounds:
-            order = list(windows)[len(rounds) % len(windows) :] + list(windows)[: len(rounds) % len(windows)]
-            requests = drawn(cost_workload(blocks, len(rounds) % SEEDS))
-            found = {debug: windows[debug].serve(requests, SEQUENCES) for debug in order}
-            rounds.append(found)
-            out.line(part="cost", blocks=blocks, round=len(rounds), **found)
-        for one in windows.values():
-            one.engine.close()
-        seen = {debug: session.close() for debug, session in sessions.items()}
-        sessions.clear()
-        if not rounds:
+        with timed.running():
+            for number in itertools.count():
+                if time.monotonic() >= deadline or len(rounds) >= most:
+                    break
+                requests = numbered(drawn(cost_workload(blocks, number % SEEDS, sequences)))
+                module("serve").serve(board.engine, requests, sequences)
+        board.close()
+    finally:
+        gc.unfreeze()
+    closed = {mode: one.session.close() for mode, one in board.watchers.items() if one.session is not None}
+    return rounds[:most], closed
+
+
+def cost_summary(out: Out, blocks: int, rounds: Sequence[Round], seen: dict[str, Any]) -> None:
+    """A line for each mode but off. A percentage is of the median step without debug mode, wall time."""
+    step = statistics.median(found["off"]["step_us"] for found in rounds)
+    for mode in rounds[0]:
+        if mode == "off":
             continue
-        step = statistics.median(found["off"]["step_us"] for found in rounds)
-        for debug in options.debug:
-            if debug == "off":
-                continue
-            added = [found[debug]["host_us"] - found["off"]["host_us"] for found in rounds]
-            slower = [found[debug]["step_us"] - found["off"]["step_us"] for found in rounds]
-            out.line(
-                summary=True,
-                part="cost",
-                blocks=blocks,
-                debug=debug,
-                verdict=seen[debug].verdict.name,
-                ops=seen[debug].ops,
-                step_us_off=step,
-                host_us_off=statistics.median(found["off"]["host_us"] for found in rounds),
-                added_host_us=spread(added),
-                added_host_percent=spread([100 * us / step for us in added]),
-                added_step_percent=spread([100 * us / step for us in slower]),
-            )
-        sanitizer(options, out, blocks)
+        added = [found[mode]["host_us"] - found["off"]["host_us"] for found in rounds]
+        slower = [found[mode]["step_us"] - found["off"]["step_us"] for found in rounds]
+        summary = seen.get(mode)
+        out.line(
+            summary=True,
+            part="cost",
+            blocks=blocks,
+            debug=mode,
+            rounds=len(rounds),
+            verdict=summary and summary.verdict.name,
+            why=summary and list(getattr(summary.verdict, "why", ())),
+            hazards=summary and sorted({found.hazard.kind.value for found in summary.findings}),
+            ops=summary and summary.ops,
+            lines_a_step=round(statistics.fmean(found[mode]["lines"] for found in rounds), 2),
+            step_us_off=step,
+            host_us_off=statistics.median(found["off"]["host_us"] for found in rounds),
+            added_host_us=spread(added),
+            added_host_us_mean=mean(added),
+            added_host_percent=spread([100 * us / step for us in added]),
+            added_host_percent_mean=mean([100 * us / step for us in added]),
+            added_step_percent=spread([100 * us / step for us in slower]),
+            settle_us=statistics.median(found[mode]["settle_us"] for found in rounds),
+        )
 
 
 def sanitizer(options: argparse.Namespace, out: Out, blocks: int) -> None:
@@ -425,7 +504,7 @@ def _throughput(options: argparse.Namespace, out: Out, pressure: str) -> bool:
     strange = False
     gaps: dict[str, list[float]] = {name: [] for name in windows}
     number = 0
-    while time.monotonic() < deadline and number < options.rounds + TURNS:
+    while time.monotonic() < deadline and number < (options.rounds or 40) + TURNS:
         names = [name for name in windows if name not in failed]
         if not names:
             break
@@ -512,14 +591,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("part", choices=["smoke", "cost", "plain", "throughput"])
     parser.add_argument("--out", default=str(Path(os.environ.get("OUT", "/tmp/out")) / "engine.jsonl"))
     parser.add_argument("--seconds", type=float, default=150.0, help="when to stop beginning new rounds")
-    parser.add_argument("--rounds", type=int, default=40, help="at most so many")
+    parser.add_argument("--rounds", type=int, help="at most so many; throughput: 40 if none is given")
     parser.add_argument("--design", default="kvsan-default")
     parser.add_argument("--designs", nargs="+", default=list(DESIGNS), choices=list(DESIGNS))
     parser.add_argument("--blocks", type=int, nargs="+", default=[1024, 10_000])
+    parser.add_argument("--block", type=int, default=32, help="cost: steps that count before the next mode")
+    parser.add_argument("--seed", type=int, default=0, help="cost: of the order of modes")
     parser.add_argument("--debug", nargs="+", default=list(DEBUG), choices=DEBUG)
     parser.add_argument("--pools", nargs="+", default=list(OVERSUBSCRIBED), choices=list(OVERSUBSCRIBED))
-    parser.add_argument("--sequences", type=int, default=SEQUENCES, help="throughput: requests at a time")
-    parser.add_argument("--device", default="cuda", choices=["cuda", "simulated"], help="throughput: simulated to try")
+    parser.add_argument("--sequences", type=int, default=SEQUENCES, help="cost, throughput: requests at a time")
+    parser.add_argument(
+        "--device", default="cuda", choices=["cuda", "simulated"], help="cost, throughput: simulated to try"
+    )
     parser.add_argument("--words", type=int, default=64, help="throughput: 64-bit words of KV a token and layer")
     options = parser.parse_args(arguments)
     parts: dict[str, Callable[[argparse.Namespace, Out], int | None]] = {
