@@ -46,7 +46,7 @@ def test_an_engine_written_for_torch(fenced: bool) -> None:
         Engine(fenced).step([1, 2])
     assert isinstance(kvsan.failure(), HazardsFound) != fenced
     assert kvsan.judged().ledger.hooks["torch.Event.record"].count == 2
-    assert kvsan.judged().ops == (6 if fenced else 5)
+    assert kvsan.judged().ops == (8 if fenced else 7)  # two of them drops: its events are gone at the end
 
 
 def test_torch_is_itself_again() -> None:
