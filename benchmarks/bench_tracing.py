@@ -1,4 +1,4 @@
-"""Host time that debug mode adds to a step of the offload engine: log only, checked in the process, and both.
+"""Host time that debug mode adds to a step of the offload engine: log only, checked beside it and in its process.
 
 A step is what the engine issues for 64 sequences: the allocs, plans and frees, a forward that reads half of the blocks
 in scattered order and writes one a sequence, its record, a store and a load with their waits, records and polls, a job
@@ -128,12 +128,14 @@ def bench_tracing_a_step(benchmark: BenchmarkFixture, note: Note, tmp_path: Path
     """The timed part is log-only; `extra_info` has all."""
     log = Log(tmp_path / "log.kvt")
     checked = session(tmp_path)
+    beside = Session(Options(log_path="/dev/null", incident=0), beside=True)
     both = session(tmp_path, trace=str(tmp_path / "both.kvt"))
     lines = session(tmp_path, trace=str(tmp_path / "lines.jsonl"), check=False)
     calls: dict[str, Callable[[], object]] = {
         "bare": Engine(NullDevice(keep=False), blocks).step,
         "log": Engine(Traced(NullDevice(keep=False), log), blocks).step,
-        "checked": Engine(checked.watch(NullDevice(keep=False)), blocks).step,
+        "checked beside": Engine(beside.watch(NullDevice(keep=False)), blocks).step,
+        "checked inside": Engine(checked.watch(NullDevice(keep=False)), blocks).step,
         "both": Engine(both.watch(NullDevice(keep=False)), blocks).step,
         "json lines": Engine(lines.watch(NullDevice(keep=False)), blocks).step,
         "checker alone": alone(tmp_path, blocks),
@@ -150,7 +152,7 @@ def bench_tracing_a_step(benchmark: BenchmarkFixture, note: Note, tmp_path: Path
     benchmark(calls["log"])
     log.close()
     assert log.ops
-    for made in (checked, both, lines):
+    for made in (beside, checked, both, lines):
         assert made.recorder.on
         seen = made.close()
         assert not seen.findings
