@@ -189,6 +189,11 @@ def test_who_is_beside(tmp_path: Path, more: dict[str, Any], apart: bool) -> Non
     assert Session(options(tmp_path / "b", **more)).side is None
 
 
+def test_without_an_executable_it_checks_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "")
+    assert Session(options(tmp_path / "b"), beside=True).side is None
+
+
 def race(recorder: Recorder) -> None:
     recorder.pool("gpu", 8)
     recorder.access("forward", on="a", reads={"gpu": [1]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -87,9 +88,9 @@ class Side:
 
 def can_be(options: Options, *, binary: bool) -> bool:
     """Not where a hazard has to be raised in the engine, nor for the binary log alone, which costs less (`binary`: the
-    trace is one).
+    trace is one), nor where Python does not know its own executable.
     """
-    return not options.halt_on_error and (options.check or not binary)
+    return bool(sys.executable) and not options.halt_on_error and (options.check or not binary)
 
 
 def _for_it(given: Options) -> Options:
