@@ -97,6 +97,8 @@ class Session:
         self.suppressions = suppressions
         self.ops: Callable[[], int] | None = None
         """How many lines there are, where they do not pass through the recorder."""
+        self.on_certain: Callable[[], None] | None = None
+        """Called at a hazard that is certain."""
         self._closers: list[Callable[[], None]] = []
         self._forked = False
         self._paused = False
@@ -158,7 +160,8 @@ class Session:
             name = f"process {self.pid}"
             account, why = self.side.ask() if self.side is not None else (self.account(), NOT_CHECKED)
             seen, incidents = (account.seen, account.incidents) if account is not None else (None, ())
-            made = summarise(self.recorder, seen, name, incidents, inherited=self._forked, unchecked=why)
+            found = self.side is not None and self.side.pipe.found
+            made = summarise(self.recorder, seen, name, incidents, inherited=self._forked, unchecked=why, found=found)
             return made if self.ops is None else replace(made, ops=self.ops())
 
     def close(self) -> Summary:
@@ -169,12 +172,12 @@ class Session:
                 with self.recorder.guard("taking hooks away"):
                     undo()
             self._closers.clear()
-            with self.recorder.lock, self.recorder.guard("closing the trace"):
-                self.recorder.settle_up()
-                if self.side is not None:
-                    self.side.ask(last=True)
-            self.end(whole=self.recorder.on)
-            self.recorder.on = False
+            whole = self.recorder.shut()  # threads that go on say nothing more
+            if self.side is not None:
+                with self.recorder.lock, self.recorder.guard("closing the trace"):
+                    self.side.ask(last=True, whole=whole)
+            self.end(whole=whole)
+            self.recorder.closing = False
         return self.summary()
 
     def end(self, *, whole: bool) -> None:
@@ -182,7 +185,7 @@ class Session:
         with self.recorder.lock, self.recorder.guard("closing the trace"):
             self.recorder.settle_up()
             if self._trace is not None:
-                self._trace.close(whole=whole and self.recorder.on)
+                self._trace.close(whole=whole)
         for writer in self._writers:
             writer.join(60)
 
@@ -342,6 +345,8 @@ class Session:
                 self.log.say(f"kvsan[{self.pid}]: more hazards are counted and not printed (max_reports)")
             self._incident(found)
         certain = [found for found in fresh if not found.hazard.possible]  # another process may have ordered the rest
+        if certain and self.on_certain is not None:
+            self.on_certain()
         if self.options.halt_on_error and certain:
             self._end_from_thread()
             first = marked(certain[0], self.recorder.ledger.edges)
@@ -497,7 +502,8 @@ def _at_exit() -> None:
 def _at_sigterm() -> None:
     for session in _all:
         try:
-            session.settle_down()
+            if session.side is None:  # else its trace is flushed when it is asked
+                session.settle_down()
             session.say_summary()
         except Exception:  # the engine's own handler comes after
             traceback.print_exc()

@@ -83,9 +83,10 @@ def summarise(
     *,
     inherited: bool = False,
     unchecked: str = "nothing was checked (check=0): check the trace",
+    found: bool = False,
 ) -> Summary:
-    """`seen` is what the check saw, `unchecked` why there is none. `inherited`: a forked child, which has its pools
-    from its parent.
+    """`seen` is what the check saw, `unchecked` why there is none, `found` whether it had said a hazard before.
+    `inherited`: a forked child, which has its pools from its parent.
     """
     ledger = recorder.ledger
     header = header_of(recorder)
@@ -110,7 +111,7 @@ def summarise(
         )
     return Summary(
         name=name,
-        verdict=verdict(len(certain), why),
+        verdict=verdict(len(certain) or int(found and seen is None), why),
         ops=recorder.ops,
         findings=findings,
         suppressed=seen.suppressed if seen is not None else [],

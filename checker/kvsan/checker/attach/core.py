@@ -90,6 +90,9 @@ class Core:
         self._size = 0  # bytes of ids in it, or ids where they are no bytes
         self._worked = 0  # the number of the next line that is worked off
         self._settling = False
+        self._shut = False
+        self.closing = False
+        """Off, and what fails is a fault all the same."""
         self._sealed = -1
         self._followers: dict[str, Follower] = {}
         self._touched: dict[str, Touched] = {}
@@ -197,7 +200,7 @@ class Core:
     def fault(self, where: str, error: BaseException) -> None:
         """kvsan itself failed: it stops looking, for good, and says so. What was logged before is still looked at."""
         with self.lock:
-            if not self.on:
+            if not self.on and not self.closing:
                 return
             self.settle_up()
             if self.fault_text is not None:  # that failed too
@@ -227,7 +230,7 @@ class Core:
         self._size = 0
         self._out.clear()
         self._touched.clear()
-        self._settling = False
+        self._settling = self._shut = self.closing = False
         self._sealed = -1
         self._events.take_dead()
         self._threads.dead.clear()
@@ -256,6 +259,14 @@ class Core:
             self._threads.names.update(threads)
             if self.fault_text is not None:
                 ledger.note(self.fault_text)
+
+    def shut(self) -> bool:
+        """No line counts from here on; what waits is worked off before. Whether all was well until now."""
+        with self.lock:
+            self.settle_up()
+            whole, self.on, self._shut = self.on, False, True
+            self.closing = whole
+            return whole
 
     def take_over(self, lines: Iterable[Line]) -> None:
         """In the process beside an engine's: lines of that one's recorder, as they travelled."""
@@ -332,7 +343,7 @@ class Core:
         with self.lock:
             if self._settling:  # a signal in the middle of it
                 return
-            if self.fault_text is not None:
+            if self.fault_text is not None or self._shut:
                 self._queue.clear()
                 return
             self._settling = True
@@ -352,8 +363,10 @@ class Core:
         self._queue.clear()
         try:
             beside.lines(lines)
-        except Exception as error:
+        except BaseException as error:  # an exception from a signal's handler too: the lines are lost with it
             self.fault("the way to the process that checks", error)
+            if not isinstance(error, Exception):
+                raise
 
     def _work_off(self) -> None:
         queue, sinks = self._queue, self._sinks

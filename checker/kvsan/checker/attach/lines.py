@@ -12,6 +12,7 @@ and `pickle` 1.1 (`docs/performance.md`). Arrays of ids travel as the bytes of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
@@ -61,7 +62,10 @@ def said(line: Line) -> str:
 
 def encoded(lines: list[Line]) -> bytes:
     """Lines on their way. A `Held` that has not returned is from now on `told`."""
-    return _encode(lines)
+    try:
+        return _encode(lines)
+    except (ValueError, TypeError, OverflowError, AttributeError):  # text or numbers that have no form there
+        return _encode([_plain(_other(line) if type(line) is Held else line) for line in lines])
 
 
 def decoded(data: bytes | memoryview) -> list[Line]:
@@ -81,7 +85,24 @@ def _other(value: Any) -> Any:
         return {"range": (value.start, value.stop, value.step)}
     if isinstance(value, np.ndarray):
         return value.astype(np.int64, copy=False).tobytes()
-    return value.item()  # a number of numpy's or torch's among ids
+    if hasattr(value, "item"):  # a number of numpy's or torch's
+        return value.item()
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """The same in what MessagePack knows: text without what UTF-8 lacks, numbers too large and all else as text."""
+    if value is None or isinstance(value, bool | float | bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, int):
+        return int(value) if -(1 << 63) <= value < 1 << 64 else str(value)
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    return _plain(_other(value))
 
 
 def ids_of(given: Any) -> Any:

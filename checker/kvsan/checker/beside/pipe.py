@@ -23,6 +23,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import kvsan.checker
+import kvsan.model
+import kvsan.runtime
 from kvsan.checker.attach.ledger import Ledger
 from kvsan.checker.attach.lines import Line, encoded
 from kvsan.checker.attach.sinks import Follower
@@ -39,6 +42,16 @@ NEWS_NS = 1_000_000_000
 ANSWER = struct.Struct("<Q")
 
 _BOOT = "import sys; sys.path[:0] = sys.argv[3:]; from kvsan.checker.beside.process import main; main()"
+
+
+_HOMES = tuple(
+    dict.fromkeys(
+        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(file))))
+        for file in (kvsan.checker.__file__, kvsan.model.__file__, kvsan.runtime.__file__)
+        if file
+    )
+)
+"""Where kvsan was loaded from: a relative path means something else after a `chdir`."""
 
 
 class BusyError(Exception):
@@ -92,6 +105,9 @@ class Pipe:
         self._to = self._from = -1
         self._early: list[tuple[int, bytes]] = []
         self._writing = False
+        self._torn = False  # a frame was not written whole
+        self.found = False
+        """Whether it has said that a hazard is certain."""
         self._owed = 0  # answers that were asked for and not waited for
         self._answer = b""
         self._told = 0
@@ -130,13 +146,13 @@ class Pipe:
         self._put(LINES, encoded(lines))
 
     def _tell(self, sort: int, what: object) -> None:
-        data = pickle.dumps(what)
-        if self._process is None:
-            self._early.append((sort, data))
-            return
         try:
-            self._put(sort, data)
-        except (OSError, BusyError) as error:
+            data = pickle.dumps(what)
+            if self._process is None:
+                self._early.append((sort, data))
+            else:
+                self._put(sort, data)
+        except Exception as error:  # it is gone, or a follower that cannot travel
             self._failed(error)
 
     # ── what it says ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -161,6 +177,9 @@ class Pipe:
         until = time.monotonic() + seconds
         while True:
             (size,) = ANSWER.unpack(self._read(ANSWER.size, until))
+            if not size:
+                self.found, self._answer = True, b""
+                continue
             data = self._read(ANSWER.size + size, until)[ANSWER.size :]
             self._answer = b""
             self._owed -= 1
@@ -186,29 +205,36 @@ class Pipe:
     def _put(self, sort: int, data: bytes) -> None:
         if self._writing:
             raise BusyError
-        if self._process is None:
-            self._launch()
+        if self._torn:
+            raise BrokenPipeError("a frame was not written whole")
         self._writing = True
         try:
-            head = FRAME.pack(len(data), sort)
-            done = os.writev(self._to, (head, data))
-            if done < len(head) + len(data):
-                rest = memoryview(head + data)[done:]
-                while rest:
-                    rest = rest[os.write(self._to, rest) :]
+            if self._process is None:
+                self._launch()
+            self._write(sort, data)
         finally:
             self._writing = False
+
+    def _write(self, sort: int, data: bytes) -> None:
+        head = FRAME.pack(len(data), sort)
+        self._torn = True  # until it is whole: a signal's handler may raise
+        done = os.writev(self._to, (head, data))
+        if done < len(head) + len(data):
+            rest = memoryview(head + data)[done:]
+            while rest:
+                rest = rest[os.write(self._to, rest) :]
+        self._torn = False
 
     def _launch(self) -> None:
         if self._ended:
             raise BrokenPipeError("the process that checks has ended")
-        read, self._to = os.pipe()
-        self._from, write = os.pipe()
+        read, self._to = _pipe()
+        self._from, write = _pipe()
         with suppress(OSError):
             fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, ROOM)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(read), str(write), *sys.path],
+                [sys.executable, "-c", _BOOT, str(read), str(write), *_HOMES, *sys.path],
                 pass_fds=(read, write),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "KVSAN": "0", "OMP_NUM_THREADS": "1"},
@@ -219,7 +245,7 @@ class Pipe:
             os.close(write)
         early, self._early = self._early, []
         for sort, data in [(START, pickle.dumps(self._start())), *early]:
-            self._put(sort, data)
+            self._write(sort, data)
 
     def stop(self) -> None:
         """It ends, if it has not: nobody asks it any more."""
@@ -239,7 +265,20 @@ class Pipe:
 
     def _close(self) -> None:
         self._ended = True
+        if self._from >= 0 and not self.found:  # said, and never asked for
+            ready, _, _ = select.select([self._from], [], [], 0)
+            said = os.read(self._from, ANSWER.size) if ready else b""
+            self.found = said == ANSWER.pack(0)
         for fd in (self._to, self._from):
             if fd >= 0:
                 os.close(fd)
         self._to = self._from = -1
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe on descriptors that are nobody's stdin, stdout or stderr, which may be closed."""
+    ends = []
+    for end in os.pipe():
+        ends.append(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3))
+        os.close(end)
+    return ends[0], ends[1]

@@ -45,11 +45,15 @@ class Process:
         self._first = start.first
         self.session = Session(start.options, suppressions=start.suppressions)
         self.session.pid = start.pid
+        self.session.on_certain = self._found
+        self._asked = False
+        """Whether the engine's process was answered after its last lines: it has said what there is to say."""
 
     def frame(self, sort: int, data: bytes) -> bool:
         """Whether more are to come."""
         session = self.session
         recorder = session.recorder
+        self._asked = sort in (ASK, END)
         if sort == LINES:
             recorder.take_over(decoded(data))
             return True
@@ -79,13 +83,20 @@ class Process:
         """The pipe has ended and nobody said so."""
         self.session.recorder.ledger.note(LEFT)
         self.session.end(whole=False)
-        self.session.say_summary(first=self._first)
+        if not self._asked:
+            self.session.say_summary(first=self._first)
 
     def _hear(self, news: News) -> None:
         session = self.session
         session.about.update(news.about)
         session.recorder.adopt(news.ledger, news.threads)
         session.count_lost()
+
+    def _found(self) -> None:
+        """A hazard that is certain: that much is known there even if this process ends before it is asked."""
+        self.session.on_certain = None
+        self._answer.write(ANSWER.pack(0))
+        self._answer.flush()
 
     def _tell(self) -> None:
         data = pickle.dumps(self.session.account())

@@ -45,8 +45,10 @@ class Side:
         self._last: Account | None = None
         self._lost = 0
 
-    def ask(self, *, last: bool = False) -> tuple[Account | None, str]:
-        """What it has seen; without it, why not. `last`: it then ends, and later questions have the same answer."""
+    def ask(self, *, last: bool = False, whole: bool = True) -> tuple[Account | None, str]:
+        """What it has seen; without it, why not. `last`: it then ends, and later questions have the same answer;
+        `whole`: the run was seen to its end.
+        """
         if self._last is not None:
             return self._last, ""
         recorder = self._recorder
@@ -56,7 +58,7 @@ class Side:
             return Account(Seen.nothing(), (), 0), ""
         try:
             if last:
-                account = self._last = self.pipe.end(AT_LAST, whole=recorder.on)
+                account = self._last = self.pipe.end(AT_LAST, whole=whole)
             else:
                 account = self.pipe.ask(SOON)
         except BusyError:
