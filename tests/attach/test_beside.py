@@ -290,6 +290,19 @@ def test_an_exception_of_a_signal_loses_no_verdict(
     assert "Interrupt in the way" in str(seen.verdict)
 
 
+def test_what_others_have_written_meanwhile_is_theirs(tmp_path: Path) -> None:
+    """The process beside starts later than the session: a file may have been written between."""
+    folder, trace = tmp_path / "b", tmp_path / "b" / "t.jsonl"
+    session = Session(options(folder, trace=str(trace)), beside=True)
+    time.sleep(0.01)
+    trace.write_text("theirs\n")
+    race(session.recorder)
+    session.close()
+    assert trace.read_text() == "theirs\n"
+    (ours,) = (path for path in folder.glob("t*.jsonl") if path != trace)
+    assert check(str(ours)).verdict.name == "racy"
+
+
 def test_odd_values_travel(beside: Session) -> None:
     """What is no text or number of MessagePack's goes as text; the lines beside it are as they were."""
     recorder, label = beside.recorder, type("Label", (str,), {})("load")

@@ -232,6 +232,12 @@ class Session:
 
     # ── in the process beside an engine's ─────────────────────────────────────────────────────────────────────────
 
+    def has_begun(self, moment: int) -> None:
+        """When the engine's session did (`time.time_ns`): what others have written since is theirs."""
+        self._began = moment
+        if isinstance(self._trace, TraceFile):
+            self._trace.began = moment
+
     def account(self) -> Account:
         """What was seen so far."""
         with self.recorder.lock:

@@ -55,7 +55,7 @@ class TraceFile:
     def __init__(self, path: str, header: Callable[[], Header], say: Callable[[str], None] | None = None) -> None:
         self.path = path
         self._say = say
-        self._began = time.time_ns()
+        self.began = time.time_ns()
         self._header = header
         self._zipped = path.endswith(".gz")
         self._room = ROOM
@@ -149,7 +149,7 @@ class TraceFile:
 
     def _open(self) -> int:
         asked = self.path
-        fd = -1 if written_since(asked, self._began) else _own(asked)
+        fd = -1 if written_since(asked, self.began) else _own(asked)
         if fd < 0:
             self.path = with_id(asked)
             fd = _own(self.path)

@@ -69,12 +69,15 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the process beside has to be. Paths in `options` are this process's own; `first` as `session.is_first`."""
+    """What the process beside has to be. Paths in `options` are this process's own; `first` as `session.is_first`;
+    `began`: when the session did (`time.time_ns`), by which a file of somebody else's is told.
+    """
 
     options: Options
     suppressions: Suppressions
     pid: int
     first: bool
+    began: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class Process:
         self._first = start.first
         self.session = Session(start.options, suppressions=start.suppressions)
         self.session.pid = start.pid
+        self.session.has_begun(start.began)
         self.session.on_certain = self._found
         self._asked = False
         """Whether the engine's process was answered after its last lines: it has said what there is to say."""

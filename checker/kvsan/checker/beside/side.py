@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -39,8 +40,9 @@ class Side:
         first: bool,
     ) -> None:
         self._recorder, self._about = recorder, about
+        began = time.time_ns()
         self.pipe = Pipe(
-            lambda: Start(_for_it(options), suppressions, pid, first), self._news, self._changes, self._cut_off
+            lambda: Start(_for_it(options), suppressions, pid, first, began), self._news, self._changes, self._cut_off
         )
         self._last: Account | None = None
         self._lost = 0
