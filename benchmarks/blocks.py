@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.switching import Switchboard
+from benchmarks.turns import watched
 
 from kvsan.model.design import MAIN
 
@@ -71,20 +72,11 @@ class Blocks:
     def running(self) -> Iterator[None]:
         """While this lasts, turns are timed and modes switched."""
         host = self.board.noted.hosts[MAIN]
-        turn, sync = self.engine.turn, host.sync
-        self.engine.turn = lambda: self._turn(turn)
-        host.sync = lambda event: self._sync(sync, event)
-        try:
+        with watched(self.engine, host, self._turn, self._wait):
             yield
-        finally:
-            del self.engine.turn, host.sync
 
-    def _sync(self, sync: Callable[[str], None], event: str) -> None:
-        began = time.perf_counter()
-        try:
-            sync(event)
-        finally:
-            self._blocked += time.perf_counter() - began
+    def _wait(self, seconds: float) -> None:
+        self._blocked += seconds
 
     def _decodes(self) -> bool:
         """Whether the next step is one token for each of all the sequences."""

@@ -50,6 +50,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from benchmarks.blocks import Blocks, Round
 from benchmarks.switching import Noted, Nothing, Switchboard, Watcher
+from benchmarks.turns import watched
 
 from gpu.vllm_cost import interval
 
@@ -170,21 +171,12 @@ class Clock:
         """While this lasts, turns are timed."""
         host = self.engine.issuer.host
         host = getattr(host, "_host", host)  # what a watcher does before and after a sync is the host's time
-        turn, sync = self.engine.turn, host.sync
         self.host, self.gaps, self._launched = [], [], 0.0
-        self.engine.turn = lambda: self._turn(turn)
-        host.sync = lambda event: self._sync(sync, event)
-        try:
+        with watched(self.engine, host, self._turn, self._wait):
             yield
-        finally:
-            del self.engine.turn, host.sync
 
-    def _sync(self, sync: Callable[[str], None], event: str) -> None:
-        began = time.perf_counter()
-        try:
-            sync(event)
-        finally:
-            self._blocked += time.perf_counter() - began
+    def _wait(self, seconds: float) -> None:
+        self._blocked += seconds
 
     def _turn(self, turn: Callable[[], Any]) -> Any:
         before, self._blocked = self.engine.flight.launched, 0.0

@@ -47,7 +47,7 @@ from kvsan.checker import suppressions as known
 from kvsan.checker.attach.core import BATCH
 from kvsan.checker.attach.recorder import Recorder, Sink
 from kvsan.checker.beside.pipe import Account
-from kvsan.checker.beside.side import NOT_CHECKED, TOO_LATE, Side, can_be
+from kvsan.checker.beside.side import TOO_LATE, Side, can_be
 from kvsan.checker.binaryfile import BinaryTrace
 from kvsan.checker.convert import is_binary
 from kvsan.checker.incident import Ring
@@ -55,7 +55,7 @@ from kvsan.checker.live import Finding, KvsanHazard, LiveCheck
 from kvsan.checker.manners import LastWord, Log, exits_with, numbered, on_sigterm, own_path, with_id, written_since
 from kvsan.checker.options import Options
 from kvsan.checker.report import session as words
-from kvsan.checker.summary import Summary, header_of, marked, summarise
+from kvsan.checker.summary import NOT_CHECKED, Summary, header_of, marked, summarise
 from kvsan.checker.suppressions import Suppression, Suppressions
 from kvsan.checker.tracefile import TraceFile
 

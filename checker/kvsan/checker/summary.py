@@ -23,6 +23,8 @@ from kvsan.checker.suppressions import Suppression
 from kvsan.checker.trace.header import Expects, Header
 from kvsan.checker.verdict import Verdict, verdict
 
+NOT_CHECKED = "nothing was checked (check=0): check the trace"
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -82,7 +84,7 @@ def summarise(
     incidents: Sequence[str] = (),
     *,
     inherited: bool = False,
-    unchecked: str = "nothing was checked (check=0): check the trace",
+    unchecked: str = NOT_CHECKED,
     found: bool = False,
 ) -> Summary:
     """`seen` is what the check saw, `unchecked` why there is none, `found` whether it had said a hazard before.

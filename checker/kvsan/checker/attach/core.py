@@ -74,6 +74,8 @@ class Core:
         self.on_thread_end: Callable[[str], None] | None = None
         """Called under the lock with the name of a host thread that has ended, at an op after that."""
         self._sinks: tuple[Sink, ...] = tuple(sinks)
+        self._hearers: tuple[Sink | Beside, ...] = self._sinks
+        """Who is told of pools and streams."""
         self._threads = Threads(prefix)
         self._events = Events(prefix)
         self.event_name, self.thread_name = self._events.name, self._threads.name
@@ -112,10 +114,8 @@ class Core:
                 raise ValueError(f"pool {name} has {known} blocks; it was registered again with {blocks}")
             self.settle_up()
             self.pools[name] = blocks
-            if self._beside is not None:
-                self._beside.pool(name, blocks)
-            for sink in self._sinks:
-                sink.pool(name, blocks)
+            for hearer in self._hearers:
+                hearer.pool(name, blocks)
 
     def stream(self, device: int | str, handle: int, *, name: str | None = None, kind: StreamKind | None = None) -> str:
         """The name of a stream. `name` and `kind` are heard the first time only; handle 0 is the legacy default
@@ -224,6 +224,7 @@ class Core:
             take(self.lock)
         self._sinks = tuple(sinks)
         self._beside = beside
+        self._hearers = self._sinks if beside is None else (*self._sinks, beside)
         self.batch = batch
         self._count = self._worked = 0
         self._queue.clear()
@@ -236,10 +237,8 @@ class Core:
         self._threads.dead.clear()
         self.ledger.restart()
         for name, blocks in self.pools.items():
-            if beside is not None:
-                beside.pool(name, blocks)
-            for sink in self._sinks:
-                sink.pool(name, blocks)
+            for hearer in self._hearers:
+                hearer.pool(name, blocks)
         for name, stream in self._streams.known.items():
             self._declare(name, stream)
         if beside is not None:
@@ -445,7 +444,5 @@ class Core:
 
     def _declare(self, name: str, stream: Stream) -> None:
         self.settle_up()
-        if self._beside is not None:
-            self._beside.stream(name, stream)
-        for sink in self._sinks:
-            sink.stream(name, stream)
+        for hearer in self._hearers:
+            hearer.stream(name, stream)

@@ -137,24 +137,10 @@ class Recorder(Core):
         return index
 
     def record(self, on: str, event: object, *, by: str | None = None) -> None:
-        if not self.on:
-            return
-        with self.lock:
-            try:
-                name = event if type(event) is str else self.event_name(event)
-                self.add((RECORD, by or self.thread_name(), on, name, self.now()))
-            except Exception as error:
-                self.fault("record", error)
+        self._log("record", RECORD, on, event, by)
 
     def wait(self, on: str, event: object, *, by: str | None = None) -> None:
-        if not self.on:
-            return
-        with self.lock:
-            try:
-                name = event if type(event) is str else self.event_name(event)
-                self.add((WAIT, by or self.thread_name(), on, name, self.now()))
-            except Exception as error:
-                self.fault("wait", error)
+        self._log("wait", WAIT, on, event, by)
 
     def wait_stream(self, on: str, other: str, *, by: str | None = None) -> None:
         """`wait_stream`: a record of a fresh event on `other` and a wait for it on `on`."""
@@ -175,8 +161,7 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                name = event if type(event) is str else self.event_name(event)
-                self.add((POLL, by or self.thread_name(), name, done, self.now()))
+                self.add((POLL, by or self.thread_name(), self.event(event), done, self.now()))
             except Exception as error:
                 self.fault("poll", error)
 
@@ -283,6 +268,15 @@ class Recorder(Core):
                 self._size += size
                 out[pool] = some
         return out
+
+    def _log(self, where: str, code: int, on: str, event: object, by: str | None) -> None:
+        if not self.on:
+            return
+        with self.lock:
+            try:
+                self.add((code, by or self.thread_name(), on, self.event(event), self.now()))
+            except Exception as error:
+                self.fault(where, error)
 
     def _log_one(self, where: str, code: int, name: str, by: str | None) -> None:
         if not self.on:

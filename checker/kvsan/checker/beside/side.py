@@ -13,6 +13,7 @@ from kvsan.checker.beside.pipe import Account, BusyError, News, Pipe, Start
 from kvsan.checker.live import Seen
 from kvsan.checker.manners import numbered, own_path
 from kvsan.checker.options import Options
+from kvsan.checker.summary import NOT_CHECKED
 from kvsan.checker.suppressions import Suppressions
 
 SOON = 10
@@ -22,7 +23,6 @@ AT_LAST = 120
 """Seconds that the end waits."""
 
 TOO_LATE = "a hand-off taken too late"
-NOT_CHECKED = "nothing was checked (check=0): check the trace"
 WAY = "the way to the process that checks"
 
 

@@ -80,23 +80,22 @@ class Told:
 
 
 def _told(engine: Engine, runner: Any) -> Told:
-    told: Told | None = getattr(runner, _STEPS, None)
-    if told is None:
-        config, vllm_config = getattr(runner, _CONFIG), runner.vllm_config
-        parallel = vllm_config.parallel_config
-        split = int(getattr(parallel, "decode_context_parallel_size", 1) or 1)
-        split *= int(getattr(parallel, "prefill_context_parallel_size", 1) or 1)
-        groups = [group_of(group, split) for group in config.kv_cache_groups]
-        for group in groups:
-            if group.kind == "unknown":
-                engine.recorder.ledger.note(f"accesses of {group.spec} layers are not covered (vLLM {engine.version})")
-        pool, blocks = engine.pool_of_rank("gpu", parallel), int(config.num_blocks)
-        engine.register(pool, blocks)
-        engine.require(vllm_config, worker=True)
-        messages = Messages(crosses=any(group.kind == "cross" for group in groups))
-        told = Told(pool, messages, engine.hook("vllm.forward"))
-        engine.recorder.follow(told.name, Steps(groups, blocks, pool))
-        setattr(runner, _STEPS, told)
+    """Made at the runner's first step, when its configuration is final."""
+    config, vllm_config = getattr(runner, _CONFIG), runner.vllm_config
+    parallel = vllm_config.parallel_config
+    split = int(getattr(parallel, "decode_context_parallel_size", 1) or 1)
+    split *= int(getattr(parallel, "prefill_context_parallel_size", 1) or 1)
+    groups = [group_of(group, split) for group in config.kv_cache_groups]
+    for group in groups:
+        if group.kind == "unknown":
+            engine.recorder.ledger.note(f"accesses of {group.spec} layers are not covered (vLLM {engine.version})")
+    pool, blocks = engine.pool_of_rank("gpu", parallel), int(config.num_blocks)
+    engine.register(pool, blocks)
+    engine.require(vllm_config, worker=True)
+    messages = Messages(crosses=any(group.kind == "cross" for group in groups))
+    told = Told(pool, messages, engine.hook("vllm.forward"))
+    engine.recorder.follow(told.name, Steps(groups, blocks, pool))
+    setattr(runner, _STEPS, told)
     return told
 
 
