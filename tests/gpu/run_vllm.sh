@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run_vllm.sh PART…, each of unpack setup kvsan smoke accept loads mp offload fault hooks cost breakdown csan soak soak-and-more everything: the
+# run_vllm.sh PART…, each of unpack setup kvsan smoke accept loads mp offload fault hooks cost breakdown dissect csan soak soak-and-more everything: the
 # acceptance runs on a GPU machine without a network. Parts of vLLM come in .vllm/ (carried, one a call). Each result is
 # a line on stdout that begins with RESULT, and one of $OUT/results.jsonl as soon as it is there. See README.md.
 set -uo pipefail; shopt -s nullglob
@@ -142,6 +142,9 @@ part() {
         use 0.24.0
         export KVSAN=1
         for more in "" --graphs; do BARE=1 one "breakdown${more#-}" 90 cost --windows 6 --breakdown $more; done ;;
+    dissect) # between on and off
+        use 0.24.0; export KVSAN=1
+        BARE=1 one dissect 300 cost --windows ${COST_WINDOWS:-20} --graphs --dissect ;;
     csan) # PyTorch's own sanitizer, and a process that never had kvsan
         use 0.24.0; KVSAN=0 BARE=1 one csan 110 csan --windows 12 ;;
     *) echo "run_vllm.sh: no part $1; accepted: $(sed -n '2s/.*each of \(.*\): the/\1/p' "$0")" >&2; exit 2 ;;

@@ -184,6 +184,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--windows", type=int, default=24)
     parser.add_argument("--breakdown", action="store_true", help="cost: clocks around the hooks")
+    parser.add_argument("--dissect", action="store_true", help="cost: two more states, between on and off")
     parser.add_argument("--cpu-gib", type=int, default=4)
     parser.add_argument("--trace", default="")
     parser.add_argument("--out", default="", help="each result is appended here")

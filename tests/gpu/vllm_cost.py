@@ -15,6 +15,9 @@ is not), and names that were taken from a module before. PyTorch's trace callbac
 at each allocation and each free of device memory. `alloc_us` is an `empty` and its end, in `on`, in `off` and in `csan`
 (a process that never had kvsan); `allocations` is how many a step makes.
 
+`--dissect`: two more states say where it goes. `deaf` has all hooks in place, and each finds that it is not to look;
+`kept` names its lines and lets them go, where `on` hands them to the process beside.
+
 `--breakdown`: clocks around hooks and recorder (`attach.meter`), which slow down all states; its windows are for µs by
 hook alone.
 """
@@ -28,9 +31,11 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import permutations
 from math import comb
+from random import Random
 from typing import Any
 
 STATES = ("on", "off", "again")
+PARTS = ("deaf", "kept")
 WARM = 4
 REQUESTS, TOKENS = 12, 64
 
@@ -125,10 +130,29 @@ def alloc_us() -> float:
 
 def throw(debug: Any, state: str) -> None:
     """Throws the session into one of the states."""
-    if state == "on":
-        debug.resume()
-    else:
+    recorder = debug.recorder
+    leave: Callable[[], None] | None = vars(debug).pop("leave", None)
+    if leave is not None:
+        leave()
+    if state in ("off", "again"):
         debug.pause()
+        return
+    debug.resume()
+    if state == "deaf":
+        recorder.settle_up()
+        recorder.on = False
+        debug.leave = lambda: setattr(recorder, "on", True)
+    elif state == "kept":
+        recorder.settle_up()
+        count = recorder.ops
+        recorder._hand_over = lambda beside: recorder._queue.clear()
+
+        def heard_again() -> None:  # lines are numbered on the other side too, which has not had these
+            recorder.settle_up()
+            del recorder._hand_over
+            recorder._count = count
+
+        debug.leave = heard_again
 
 
 def differences(rows: dict[str, list[dict[str, float]]], this: str, other: str) -> dict[str, Any]:
@@ -158,8 +182,10 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
     windows = Windows(engine(options), options.seed)
     debug = session.current()
     assert debug is not None
-    rows: dict[str, list[dict[str, float]]] = {state: [] for state in STATES}
+    states = (*STATES, *(PARTS if options.dissect else ()))
+    rows: dict[str, list[dict[str, float]]] = {state: [] for state in states}
     orders = list(permutations(rows))  # none is always the first, none always follows the same
+    Random(options.seed).shuffle(orders)
     steps = ops = 0
     for number in range(WARM + options.windows):
         for state in orders[number % len(orders)]:
@@ -177,7 +203,8 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
         throw(debug, state)
         alloc[state] = alloc_us()
     summary: dict[str, Any] = {"windows": len(rows["on"]), "ops_a_step": round(ops / steps, 1)}
-    for this, other in (("on", "off"), ("on", "again"), ("again", "off")):
+    parts = [(state, "off") for state in states if state in PARTS]
+    for this, other in (("on", "off"), ("on", "again"), ("again", "off"), *parts):
         summary[f"{this}_over_{other}"] = differences(rows, this, other)
     summary.update({state: medians(rows[state]) for state in rows})
     if meter is not None:
