@@ -25,6 +25,7 @@ from typing import Any
 
 from kvsan.checker.attach.ledger import Hook
 from kvsan.checker.attach.lines import RECORD, WAIT, Held
+from kvsan.checker.attach.native import namer, quick
 from kvsan.checker.attach.patches import Patches
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.attach.torch.copies import TO_HOST, TOUCHING, Copies
@@ -62,6 +63,8 @@ class Calls:
         """Streams that have been current, by (device, handle), as long as no stream was destroyed."""
         self._names_at = recorder.streams_gone
         self._crosscheck = CrossCheck(self)
+        device, handle = surface.raw or (None, None)
+        self._namer = namer(recorder, device, handle, self._meet, lambda stream: self.name(stream))
 
     def install(self) -> None:
         surface = self.surface
@@ -306,7 +309,10 @@ class Calls:
             return result
 
         call.__name__ = what
-        return call
+        return self._quick(what, original, call, hook)
+
+    def _quick(self, kind: str, original: Function, slow: Function, hook: Hook) -> Function:
+        return quick(kind, original, slow, self.recorder, hook, self.here, self._namer, self.recorder.event_names)
 
     def _wait_event(self, original: Function, hook: Hook) -> Function:
         return self._of_stream(original, hook, WAIT)
@@ -340,7 +346,7 @@ class Calls:
                 lock.release()
             return result
 
-        return call
+        return self._quick("record_event" if code == RECORD else "wait_event", original, call, hook)
 
     def _wait_stream(self, original: Function, hook: Hook) -> Function:
         recorder, here, log = self.recorder, self.here, self.recorder.wait_stream
@@ -365,10 +371,10 @@ class Calls:
                 lock.release()
             return result
 
-        return wait_stream
+        return self._quick("wait_stream", original, wait_stream, hook)
 
     def _query(self, original: Function, hook: Hook) -> Function:
-        return self._asked(original, hook, self.recorder.poll)
+        return self._quick("query", original, self._asked(original, hook, self.recorder.poll), hook)
 
     def _stream_query(self, original: Function, hook: Hook) -> Function:
         def log(stream: Any, done: bool) -> None:
@@ -458,7 +464,7 @@ class Calls:
                     recorder.returned(held, done=done)
             return result
 
-        return synchronize
+        return self._quick("synchronize", original, synchronize, hook)
 
     def _stream_sync(self, original: Function, hook: Hook) -> Function:
         def synchronize(stream: Any) -> Any:

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from kvsan.checker.attach.handoff import HandingList
+from kvsan.checker.attach.native import quick
 from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm import pools
 from kvsan.checker.attach.vllm.engine import Engine, argument, site
@@ -183,7 +184,7 @@ def _worker(engine: Engine, module: ModuleType) -> None:
                 step.count += 1
             return original(self, metadata, *args, **kwargs) if args or kwargs else original(self, metadata)
 
-        return wrapper
+        return quick("bound", original, wrapper, recorder, asked)
 
     engine.wrap(cls, "__init__", init, append)
     engine.wrap(cls, "register_kv_caches", register_kv_caches, setup)
