@@ -11,7 +11,7 @@ stamp = $(VENV)/.installed-$(1)-$(subst /,_,$(PYTHON))
 
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench sweep torch clean
+.PHONY: help demo test check lint bench sweep torch native clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -41,10 +41,17 @@ torch: $(call stamp,test+engine) ## the tests that need torch (installs it)
 sweep: $(call stamp,test) ## run the heavy sweeps
 	$(PYTEST) -m sweep -n auto $(ARGS)
 
-$(call stamp,%): pyproject.toml constraints.txt scripts/bootstrap
+native: $(call stamp,test) ## compile the C extensions in place, warnings are errors
+	$(BIN)/python scripts/native.py --strict
+
+# An install compiles them, too, if it can: one whose source has changed is compiled anew.
+NATIVE := hatch_build.py scripts/native.py $(wildcard checker/native/*.[ch] runtime/native/*.[ch])
+
+$(call stamp,%): pyproject.toml constraints.txt scripts/bootstrap $(NATIVE)
 	PYTHON=$(PYTHON) VENV=$(VENV) scripts/bootstrap $(subst +, ,$*)
 	@touch $@
 
 clean: ## remove the environment, builds and caches
 	rm -rf $(VENV) build dist .benchmarks .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find model runtime checker tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find model runtime checker -name '*.so' -delete

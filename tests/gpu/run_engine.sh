@@ -12,6 +12,7 @@ if ls .whl/*.whl >/dev/null 2>&1 && [ ! -d /tmp/site ]; then
     python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --target /tmp/site .whl/*.whl || exit 2
 fi
 export PYTHONPATH=model:runtime:checker:tests:/tmp/site
+python3 scripts/native.py || echo "run_engine.sh: no C extensions, going on without"  # says by itself why there are none
 kvsan="python3 -m kvsan.checker"
 limited() { # limited SECONDS NAME COMMAND…: its output goes to the logs; a line says how it ended
     local limit=$1 name=$2 began=$SECONDS; shift 2

@@ -90,7 +90,7 @@ soak() { # memory and manners, and the same server without kvsan beside it
 }
 hooks() { # attach.torch on real streams; where it ends, if it ends badly
     local xml=/tmp/traces/hooks.xml status=0; rm -f $xml
-    (cd "$here"; unset KVSAN KVSAN_OPTIONS
+    (cd "$here"; unset KVSAN KVSAN_OPTIONS; python3 scripts/native.py || echo "run_vllm.sh: no C extensions, going on without"
      PYTHONPATH=model:checker:runtime:tests:$root/site timeout -k 5 200 python3 -X faulthandler -m pytest -q -c /dev/null \
         --rootdir . --noconftest -p no:cacheprovider --junitxml $xml -m gpu tests/gpu/test_attach_torch.py \
         > /tmp/traces/hooks.log 2>&1) || status=$?
@@ -109,6 +109,7 @@ part() {
     kvsan) # the code alone, after a change
         mkdir -p "$root/kvsan"; rm -rf "$root/kvsan/kvsan"
         cp -r "$here"/{model,runtime,checker}/kvsan "$root/kvsan/"; cp "$here/tests/gpu/fences.py" "$root/kvsan/kvsan_fences.py"
+        python3 "$here/scripts/native.py" --into "$root/kvsan" || echo "run_vllm.sh: no C extensions, going on without"
         local name entry
         for name in kvsan kvsan_fences; do
             entry=kvsan.checker.attach.vllm:plugin; [[ $name == kvsan ]] || entry=kvsan_fences:plugin

@@ -24,23 +24,29 @@ BUILD = "in kvsan's source tree: make native, or KVSAN_BUILD_NATIVE=1 pip instal
 """What an error and a warning say of how to get one."""
 
 
+def asked() -> str:
+    """What KVSAN_NATIVE says: "0", "1" or "" where it is unset. Raises ValueError for anything else."""
+    value = os.environ.get(ASKED, "")
+    if value not in ("", "0", "1"):
+        raise ValueError(
+            f"{ASKED}={value!r}; accepted: 0 (the Python code), 1 (the C extensions, an error without), unset"
+        )
+    return value
+
+
 def load(name: str, version: int) -> ModuleType | None:
     """The extension module `name` (in full, with its packages) if its VERSION is `version`, else None.
 
     Raises ImportError with KVSAN_NATIVE=1 where there is none or one that cannot be used; ValueError if KVSAN_NATIVE
     is neither 0 nor 1. A RuntimeWarning says why a built one is not used, at the caller's line.
     """
-    asked = os.environ.get(ASKED, "")
-    if asked not in ("", "0", "1"):
-        raise ValueError(
-            f"{ASKED}={asked!r}; accepted: 0 (the Python code), 1 (the C extensions, an error without), unset"
-        )
-    if asked == "0":
+    wanted = asked()
+    if wanted == "0":
         return None
     module, why = _find(name, version)
     if module is not None:
         return module
-    if asked == "1":
+    if wanted == "1":
         raise ImportError(f"{ASKED}=1 and {name} {why or 'is not built'}; {BUILD}", name=name)
     if why:
         warnings.warn(f"kvsan: {name} {why}; the Python code is used; {BUILD}", RuntimeWarning, stacklevel=2)
