@@ -9,9 +9,6 @@
 #include "names.h"
 #include "state.h"
 
-/* As in `lines.py`. */
-enum { ACCESS, RECORD, WAIT, SYNC, POLL, PUT, GET, ALLOC, FREE, TOUCH, DROP };
-
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;

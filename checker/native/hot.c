@@ -15,6 +15,7 @@
 #include "hook.h"
 #include "order.h"
 #include "blocks.h"
+#include "steps.h"
 
 #define VERSION 1
 
@@ -25,23 +26,27 @@
 static const struct {
     const char *name;
     vectorcallfunc call;
-    int orders; /* needs `here`, `namer` and `names` */
+    enum { NOTHING, ORDER, FORWARD } needs; /* of `here`, `namer` and `names`: none, all, `namer` */
 } kinds[] = {
-    {"record", hook_record, 1},
-    {"wait", hook_wait, 1},
-    {"record_event", hook_record_event, 1},
-    {"wait_event", hook_wait_event, 1},
-    {"wait_stream", hook_wait_stream, 1},
-    {"query", hook_query, 1},
-    {"synchronize", hook_synchronize, 1},
-    {"copy_", hook_copy, 0},
-    {"to", hook_to, 0},
-    {"alloc", hook_alloc, 0},
-    {"free", hook_free, 0},
-    {"touch", hook_touch, 0},
-    {"schedule", hook_schedule, 0},
-    {"output", hook_output, 0},
-    {"bound", hook_bound, 0},
+    {"record", hook_record, ORDER},
+    {"wait", hook_wait, ORDER},
+    {"record_event", hook_record_event, ORDER},
+    {"wait_event", hook_wait_event, ORDER},
+    {"wait_stream", hook_wait_stream, ORDER},
+    {"query", hook_query, ORDER},
+    {"synchronize", hook_synchronize, ORDER},
+    {"copy_", hook_copy, NOTHING},
+    {"to", hook_to, NOTHING},
+    {"alloc", hook_alloc, NOTHING},
+    {"free", hook_free, NOTHING},
+    {"touch", hook_touch, NOTHING},
+    {"schedule", hook_schedule, NOTHING},
+    {"output", hook_output, NOTHING},
+    {"bound", hook_bound, NOTHING},
+    {"replay", hook_replay, NOTHING},
+    {"execute", hook_execute, FORWARD},
+    {"execute_at_end", hook_execute_at_end, FORWARD},
+    {"forward", hook_forward, FORWARD},
 };
 
 static PyObject *Hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -63,9 +68,13 @@ static PyObject *Hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         PyErr_Format(PyExc_ValueError, "no hook of kind '%s'", kind);
         return NULL;
     }
-    if (kinds[i].orders &&
-        (Py_TYPE(here) != &HereType || Py_TYPE(namer) != &NamerType || !PyObject_TypeCheck(events, &NamesType))) {
+    if ((kinds[i].needs != NOTHING && Py_TYPE(namer) != &NamerType) ||
+        (kinds[i].needs == ORDER && (Py_TYPE(here) != &HereType || !PyObject_TypeCheck(events, &NamesType)))) {
         PyErr_Format(PyExc_TypeError, "a hook of kind '%s' needs here, namer and names", kind);
+        return NULL;
+    }
+    if (kinds[i].needs == FORWARD && (!PyTuple_CheckExact(more) || PyTuple_GET_SIZE(more) != PARTS)) {
+        PyErr_Format(PyExc_TypeError, "a hook of kind '%s' needs what it begins with", kind);
         return NULL;
     }
     if ((kinds[i].call == hook_copy && !PyList_CheckExact(more)) ||
@@ -82,9 +91,10 @@ static PyObject *Hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->state = (State *)Py_NewRef(state);
     self->counter = (Counter *)Py_NewRef(counter);
     self->where = Py_NewRef(where);
-    if (kinds[i].orders) {
-        self->here = (Here *)Py_NewRef(here);
+    if (kinds[i].needs != NOTHING)
         self->namer = (Namer *)Py_NewRef(namer);
+    if (kinds[i].needs == ORDER) {
+        self->here = (Here *)Py_NewRef(here);
         self->names = (Names *)Py_NewRef(events);
     }
     self->more = Py_NewRef(more);

@@ -6,9 +6,14 @@
 #ifndef KVSAN_STATE_H
 #define KVSAN_STATE_H
 
+#include <unistd.h>
+
 #include "common.h"
 #include "here.h"
 #include "lock.h"
+
+/* As in `lines.py`. */
+enum { ACCESS, RECORD, WAIT, SYNC, POLL, PUT, GET, ALLOC, FREE, TOUCH, DROP, HELD, SETTLED, GONE, TOLD };
 
 typedef struct {
     PyObject_HEAD
@@ -20,6 +25,9 @@ typedef struct {
     PyObject *dead_threads, *dead_events; /* deques */
     PyObject *now;
     int reads_clock; /* `now` is `time.perf_counter_ns` */
+    PyObject *prefix;   /* of every name made here */
+    Py_ssize_t tokens;  /* made so far */
+    PyObject *sampling; /* a Counter with the steps until its `_turn`, or None */
     unsigned long long serial;
 } State;
 
@@ -202,6 +210,41 @@ static int state_life(State *self, long code, PyObject *pool, PyObject *ids, PyO
     return (int)waiting;
 }
 
+/* A message for whoever follows under that name, in its turn among the lines; a reference that is taken over. */
+static int state_tell(State *self, PyObject *name, PyObject *message)
+{
+    PyObject *line = message == NULL ? NULL : Py_BuildValue("(lON)", (long)TOLD, name, message);
+    int done;
+    if (line == NULL)
+        return -1;
+    done = state_queue(self, line);
+    Py_DECREF(line);
+    if (done == 0 && PyObject_Size(self->queue) >= self->batch)
+        done = call_method(self, s_settle_up);
+    return done;
+}
+
+/* The lock, if it is one of ours, taken: 1, and 0 for another kind, which the caller does without; -1 with an error. */
+static int state_enter(State *self, Lock **lock)
+{
+    *lock = self->lock != NULL && Py_TYPE(self->lock) == &LockType ? (Lock *)Py_NewRef(self->lock) : NULL;
+    if (*lock == NULL)
+        return 0;
+    if (lock_take(*lock) < 0) {
+        Py_CLEAR(*lock);
+        return -1;
+    }
+    return 1;
+}
+
+static void state_leave(Lock *lock)
+{
+    if (lock != NULL) {
+        lock_leave(lock);
+        Py_DECREF(lock);
+    }
+}
+
 /* ── as Python sees it ────────────────────────────────────────────────────────────────────────────────────────── */
 
 static PyObject *State_add(State *self, PyObject *line)
@@ -213,6 +256,47 @@ static PyObject *State_add(State *self, PyObject *line)
 static PyObject *State_hold(State *self, PyObject *given)
 {
     return (PyObject *)state_hold(self, Py_NewRef(given));
+}
+
+/* `(code, by, token, now)` under the lock. */
+static int hand_line(State *self, long code, PyObject *token)
+{
+    PyObject *by = state_thread(self), *now = by == NULL ? NULL : state_now(self);
+    int done = -1;
+    if (now != NULL && state_add(self, Py_BuildValue("(lOOO)", code, by, token, now)) >= 0)
+        done = 0;
+    Py_XDECREF(by);
+    Py_XDECREF(now);
+    return done;
+}
+
+/* `hand_on(what)`: a put of a fresh token, whose name is what it gives back. */
+static PyObject *State_hand_on(State *self, PyObject *what)
+{
+    PyObject *token;
+    Lock *lock;
+    if (state_enter(self, &lock) < 0)
+        return NULL;
+    token = PyUnicode_FromFormat("%U%S%zd.%ld", self->prefix, what, ++self->tokens, (long)getpid());
+    if (token != NULL && self->on && hand_line(self, PUT, token) < 0 && state_failed(self, s_put) < 0)
+        Py_CLEAR(token);
+    state_leave(lock);
+    return token;
+}
+
+/* `take_over_from(token)`: a get of it. */
+static PyObject *State_taken(State *self, PyObject *token)
+{
+    PyObject *done = Py_None;
+    Lock *lock;
+    if (!self->on)
+        Py_RETURN_NONE;
+    if (state_enter(self, &lock) < 0)
+        return NULL;
+    if (hand_line(self, GET, token) < 0 && state_failed(self, s_get) < 0)
+        done = NULL;
+    state_leave(lock);
+    return Py_XNewRef(done);
 }
 
 static PyObject *State_get_queue(State *self, void *unused)
@@ -282,6 +366,8 @@ static int State_traverse(State *self, visitproc visit, void *arg)
     Py_VISIT(self->dead_threads);
     Py_VISIT(self->dead_events);
     Py_VISIT(self->now);
+    Py_VISIT(self->prefix);
+    Py_VISIT(self->sampling);
     return 0;
 }
 
@@ -294,6 +380,8 @@ static int State_clear(State *self)
     Py_CLEAR(self->dead_threads);
     Py_CLEAR(self->dead_events);
     Py_CLEAR(self->now);
+    Py_CLEAR(self->prefix);
+    Py_CLEAR(self->sampling);
     return 0;
 }
 
@@ -306,6 +394,8 @@ static void State_dealloc(State *self)
 
 static PyMethodDef State_methods[] = {
     {"add", (PyCFunction)State_add, METH_O, "A line of an op, whose names are known and whose ids are copied."},
+    {"hand_on", (PyCFunction)State_hand_on, METH_O, "The calling thread hands on what it knows: the token's name."},
+    {"taken", (PyCFunction)State_taken, METH_O, "The calling thread took what was handed on."},
     {"hold", (PyCFunction)State_hold, METH_VARARGS, "A blocking call begins: the fields of its `Sync`."},
     {NULL, NULL, 0, NULL},
 };
@@ -317,6 +407,9 @@ static PyMemberDef State_members[] = {
     {"blocked", T_PYSSIZET, offsetof(State, blocked), 0, NULL},
     {"streams_gone", T_PYSSIZET, offsetof(State, gone), 0, NULL},
     {"_count", T_PYSSIZET, offsetof(State, count), 0, NULL},
+    {"prefix", T_OBJECT_EX, offsetof(State, prefix), 0, NULL},
+    {"sampling", T_OBJECT, offsetof(State, sampling), 0, NULL},
+    {"_tokens", T_PYSSIZET, offsetof(State, tokens), 0, NULL},
     {"_sealed", T_PYSSIZET, offsetof(State, sealed), 0, NULL},
     {"_dead_threads", T_OBJECT_EX, offsetof(State, dead_threads), 0, NULL},
     {"_dead_events", T_OBJECT_EX, offsetof(State, dead_events), 0, NULL},

@@ -156,7 +156,7 @@ def test_the_handler_from_before_runs(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", "import sys, signal\n" + script],
         cwd=tmp_path,
-        env={**os.environ, "KVSAN": "1", "PYTHONPATH": os.pathsep.join(str(ROOT / p) for p in ("model", "checker"))},
+        env={**os.environ, "KVSAN": "1", "PYTHONPATH": os.pathsep.join(str(ROOT / p) for p in ("model", "runtime", "checker"))},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -85,7 +85,6 @@ class Core(State):
         self._on_fault = on_fault
         self.now = clock
         self._count = 0
-        self._tokens = 0
         self._queue: deque[Line] = deque()
         self._size = 0  # bytes of ids in it, or ids where they are no bytes
         self._worked = 0  # the number of the next line that is worked off

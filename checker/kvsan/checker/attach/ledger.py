@@ -23,15 +23,17 @@ WORDS_KEPT = 32
 
 if TYPE_CHECKING or HOT is None:
 
-    class _Counter:
+    class Counter:
+        """A number that C counts too."""
+
         __slots__ = ("count",)
         count: int
 
 else:
-    _Counter = HOT.Counter
+    Counter = HOT.Counter
 
 
-class Hook(_Counter):
+class Hook(Counter):
     """One place in an engine. `version` is that of the engine, for the message when the place is not there."""
 
     __slots__ = ("absent", "expected", "group", "name", "version")

@@ -8,10 +8,12 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from os import getpid
 from typing import TYPE_CHECKING, Any
 
-from kvsan.checker.attach.lines import Held, Line
+from kvsan.checker.attach.lines import GET, PUT, Held, Line
 from kvsan.checker.attach.native import HOT
+from kvsan.checker.live import KvsanHazard
 
 if TYPE_CHECKING or HOT is None:
 
@@ -28,7 +30,12 @@ if TYPE_CHECKING or HOT is None:
         """What time it is, for a line."""
         streams_gone = 0
         """How many streams were destroyed so far."""
+        sampling: Any = None
+        """Counts an engine's steps, where it tells of them (`torch/sampling.py`)."""
+        prefix: str
+        thread_name: Callable[[], str]
         _count = 0
+        _tokens = 0
         _sealed = -1
         _queue: deque[Line]
         _dead_threads: deque[str]
@@ -38,6 +45,9 @@ if TYPE_CHECKING or HOT is None:
             raise NotImplementedError
 
         def settle_up(self) -> None:
+            raise NotImplementedError
+
+        def fault(self, where: str, error: BaseException) -> None:
             raise NotImplementedError
 
         def add(self, line: tuple[Any, ...]) -> int:
@@ -64,6 +74,32 @@ if TYPE_CHECKING or HOT is None:
             if self.batch <= 1:
                 self.settle_up()
             return held
+
+        def hand_on(self, what: str) -> str:
+            """The calling thread hands on what it knows under a fresh name, which this gives back. Takes the lock."""
+            with self.lock:
+                self._tokens += 1
+                token = f"{self.prefix}{what}{self._tokens}.{getpid()}"
+                if self.on:
+                    try:
+                        self.add((PUT, self.thread_name(), token, self.now()))
+                    except KvsanHazard:
+                        raise
+                    except Exception as error:
+                        self.fault("put", error)
+            return token
+
+        def taken(self, token: str) -> None:
+            """The calling thread took what was handed on. Takes the lock."""
+            if not self.on:
+                return
+            with self.lock:
+                try:
+                    self.add((GET, self.thread_name(), token, self.now()))
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    self.fault("get", error)
 
     new_lock: Callable[[], Any] = threading.RLock
 else:

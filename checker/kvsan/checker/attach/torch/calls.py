@@ -64,7 +64,7 @@ class Calls:
         self._names_at = recorder.streams_gone
         self._crosscheck = CrossCheck(self)
         device, handle = surface.raw or (None, None)
-        self._namer = namer(recorder, device, handle, self._meet, lambda stream: self.name(stream))
+        self.namer = namer(recorder, device, handle, self._meet, self._name)
 
     def install(self) -> None:
         surface = self.surface
@@ -99,6 +99,7 @@ class Calls:
         self._blocking.undo()
         self._touching.undo()
         self.patches.undo()
+        self.recorder.sampling = None
         self.recorder.attachments.pop("torch", None)
 
     def pause(self) -> None:
@@ -123,7 +124,7 @@ class Calls:
         engine's hooks call `sampling.step()` at each. Nothing where they are not armed.
         """
         if self._crosscheck.armed:
-            self.sampling = Sampling(self._crosscheck, watch=watch, of=of, first=first)
+            self.recorder.sampling = self.sampling = Sampling(self._crosscheck, watch=watch, of=of, first=first)
             self._arrange()
 
     def relax(self) -> None:
@@ -150,6 +151,9 @@ class Calls:
             known: str = kept[2]
             return known
         return stream_name(recorder, stream, external=self.surface.external)
+
+    def _name(self, stream: Any) -> str:
+        return self.name(stream)  # whatever that is by now
 
     def known_current(self) -> str | None:
         """The name of the current stream, if that is to be had cheaply and has been met before."""
@@ -312,7 +316,7 @@ class Calls:
         return self._quick(what, original, call, hook)
 
     def _quick(self, kind: str, original: Function, slow: Function, hook: Hook) -> Function:
-        return quick(kind, original, slow, self.recorder, hook, self.here, self._namer, self.recorder.event_names)
+        return quick(kind, original, slow, self.recorder, hook, self.here, self.namer, self.recorder.event_names)
 
     def _wait_event(self, original: Function, hook: Hook) -> Function:
         return self._of_stream(original, hook, WAIT)

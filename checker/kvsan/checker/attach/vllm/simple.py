@@ -110,16 +110,10 @@ class Copies:
         if gpu != self._pools[0]:
             self._pools = (gpu, gpu.replace("gpu", "cpu", 1))
         target, source = self._pools if direction == "load" else self._pools[::-1]
-        recorder.access(
-            direction,
-            on=on,
-            reads={source: sources},
-            writes={target: targets},
-            order=order,
-            batch=True,
-            planned=self._plan.planned,
-            site=where,
-        )
+        read, written, planned = {source: sources}, {target: targets}, self._plan.planned
+        with recorder.lock:
+            who = recorder.thread_name()
+            recorder.add_access(direction, who, on, read, written, order, True, planned, None, None, where)
 
 
 class _Queues:
