@@ -20,12 +20,20 @@ typedef struct {
     Names *names;
     PyObject *more, *where; /* what this kind needs besides, and its name for a fault */
     PyObject *dict;
+#ifdef KVSAN_METER
+    vectorcallfunc metered;
+    long long calls, spent; /* ns in here, less what the engine's own function took */
+#endif
 } Hook;
 
+#ifdef KVSAN_METER
+#include "meter.h"
+#else
 static inline PyObject *hook_original(Hook *self, PyObject *const *args, size_t count, PyObject *kwnames)
 {
     return PyObject_Vectorcall(self->original, args, count, kwnames);
 }
+#endif
 
 static inline PyObject *hook_slow(Hook *self, PyObject *const *args, size_t count, PyObject *kwnames)
 {

@@ -98,6 +98,9 @@ static PyObject *Hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         self->names = (Names *)Py_NewRef(events);
     }
     self->more = Py_NewRef(more);
+#ifdef KVSAN_METER
+    meter_hook(self);
+#endif
     return (PyObject *)self;
 }
 
@@ -143,6 +146,9 @@ static int see_clock(void)
 
 static PyMethodDef functions[] = {
     {"set_up", set_up, METH_VARARGS, "set_up(hazard, held)"},
+#ifdef KVSAN_METER
+    {"meter", meter_read, METH_NOARGS, "[(original, calls, ns), …] since the last time."},
+#endif
     {NULL, NULL, 0, NULL},
 };
 

@@ -178,10 +178,12 @@ def cost(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
+    from attach.meter import Hot
     from gpu.vllm_acceptance import engine, outcome
     from kvsan.checker import session
     from kvsan.checker.attach.vllm import plugin
 
+    hot = Hot()
     windows = Windows(engine(options), options.seed)
     debug = session.current()
     assert debug is not None
@@ -197,7 +199,12 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
             before = debug.recorder.ops
             if meter is not None:
                 meter.on = state == "on" and number >= WARM
+            watched = state == "on" and number >= WARM
+            if watched:
+                hot.window(on=True)
             row = windows.serve()
+            if watched:
+                hot.window(on=False)
             if number >= WARM:
                 rows[state].append(row)
                 if state == "on":
@@ -214,6 +221,8 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
     if meter is not None:
         meter.on = False
         summary["breakdown"] = meter.rows(steps)
+    if hot.there():
+        summary["hot"] = hot.rows(steps)
     summary["alloc_us"] = alloc
     began = time.perf_counter()
     for _ in range(1000):
