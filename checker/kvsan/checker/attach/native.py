@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 
-HOT: Any = load("kvsan.checker.attach._hot", 1)
+HOT: Any = None
+WRONG = ""
+"""What is wrong with `KVSAN_NATIVE`: a session does not begin then."""
+try:
+    HOT = load("kvsan.checker.attach._hot", 1)
+except (ValueError, ImportError) as error:
+    WRONG = str(error)
 
 
 def set_up(held: type, encoded: Callable[[list[Any]], bytes]) -> None:
