@@ -61,10 +61,9 @@ static int Hook_traverse(Hook *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* Not `original`, `slow` and `state`: a call may be on its way through it. */
+/* Nothing that a call looks at: one may be made while others are cleared. Cycles go through dicts and functions. */
 static int Hook_clear(Hook *self)
 {
-    Py_CLEAR(self->more);
     Py_CLEAR(self->dict);
     return 0;
 }
@@ -73,6 +72,7 @@ static void Hook_dealloc(Hook *self)
 {
     PyObject_GC_UnTrack(self);
     Hook_clear(self);
+    Py_XDECREF(self->more);
     Py_XDECREF(self->original);
     Py_XDECREF(self->slow);
     Py_XDECREF(self->state);
@@ -98,11 +98,6 @@ static PyObject *Hook_repr(Hook *self)
     return PyUnicode_FromFormat("<kvsan hook of %R>", self->original);
 }
 
-static PyMemberDef Hook_members[] = {
-    {"__dictoffset__", T_PYSSIZET, offsetof(Hook, dict), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
 static PyGetSetDef Hook_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -124,7 +119,6 @@ static PyTypeObject HookType = {
     .tp_clear = (inquiry)Hook_clear,
     .tp_repr = (reprfunc)Hook_repr,
     .tp_descr_get = Hook_get,
-    .tp_members = Hook_members,
     .tp_getset = Hook_getset,
 };
 
