@@ -77,7 +77,6 @@ class Run:
     def __init__(self, language: str, batch: int) -> None:
         self.language = language
         self.patch = pytest.MonkeyPatch()
-        self._clock = itertools.count(1)
         self.vllm: Vllm
         self.calls: Calls
         self._context: Any = None
@@ -89,7 +88,8 @@ class Run:
         with hooks_in(self.language):
             self._context = attached(self.patch)
             world = Busy()
-            recorder = Recorder([Sink()], clock=lambda: next(self._clock))
+            ticks = itertools.count(1)
+            recorder = Recorder([Sink()], clock=lambda: next(ticks))
             self.fault: list[str] = []
             # the stand-ins of a run are classes of its own, so that hooks of two runs never meet
             for name in ("BlockPool", "Scheduler", "OlderRunner", "NewerRunner"):
@@ -195,7 +195,11 @@ def odd_event(world: World, how: str) -> Any:
             super().__setattr__(name, value)
 
         def __getattribute__(self, name: str) -> Any:
-            if how == "typeerror" and name.startswith("_kvsan") and "written" in object.__getattribute__(self, "__dict__"):
+            if (
+                how == "typeerror"
+                and name.startswith("_kvsan")
+                and "written" in object.__getattribute__(self, "__dict__")
+            ):
                 raise TypeError("typeerror")
             return super().__getattribute__(name)
 
@@ -252,9 +256,7 @@ class Machine:
         """Of each runner, with their blocks."""
         self.handing: Any = HandingList(run.recorder)
         self.inner: Any = queue.SimpleQueue()
-        self.queue = Queue(
-            run.recorder, self.inner, Plan(), run.vllm.engine.hook("put"), run.vllm.engine.hook("get")
-        )
+        self.queue = Queue(run.recorder, self.inner, Plan(), run.vllm.engine.hook("put"), run.vllm.engine.hook("get"))
         self.number = 0
 
     def do(self, step: tuple[str, int, int]) -> None:
@@ -554,7 +556,9 @@ def _without(prefix: str, line: Any) -> Any:
 
 
 def _told(machine: Machine) -> list[Any]:
-    return [told for each in (machine.older, machine.newer) if (told := getattr(each, "_kvsan_steps", None)) is not None]
+    return [
+        told for each in (machine.older, machine.newer) if (told := getattr(each, "_kvsan_steps", None)) is not None
+    ]
 
 
 def played(language: str, batch: int, program: list[tuple[str, int, int]]) -> dict[str, Any]:
@@ -573,7 +577,6 @@ def played(language: str, batch: int, program: list[tuple[str, int, int]]) -> di
 
 STEPS = sorted(name[3:] for name in dir(Machine) if name.startswith("do_"))
 PROGRAMS = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 1000), st.integers(0, 1000)), max_size=40)
-
 
 
 RARE = {"off", "odd_step", "inside", "hazard", "odd_blocks", "odd_event", "failing"}
