@@ -1,5 +1,5 @@
-"""The hooks in C against the same hooks in Python: random programs of an engine, run once with each, leave the same lines,
-the same counts, the same faults and the same answers; and what C holds on to is let go.
+"""The hooks in C against the same hooks in Python: random programs of an engine, run once with each, leave the same
+lines, the same counts, the same faults and the same answers; and what C holds on to is let go.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -155,7 +155,7 @@ def test_hooks_that_are_called_while_they_are_collected(recorder_stays: bool) ->
                     __slots__ = ()
                     call: Any = hook
                     given: Any = (machine.events[0], machine.stream(1), machine.older, machine.pool)
-                    keep: Any = []
+                    keep: ClassVar[list[Any]] = []
 
                     def __del__(self) -> None:
                         for one in self.given:
