@@ -19,7 +19,7 @@ typedef struct {
     Namer *namer;
     Names *names;
     PyObject *more, *where; /* what this kind needs besides, and its name for a fault */
-    PyObject *dict;
+    PyObject *dict, *weak;
 #ifdef KVSAN_METER
     vectorcallfunc metered;
     long long calls, spent; /* ns in here, less what the engine's own function took */
@@ -79,6 +79,8 @@ static int Hook_clear(Hook *self)
 static void Hook_dealloc(Hook *self)
 {
     PyObject_GC_UnTrack(self);
+    if (self->weak != NULL)
+        PyObject_ClearWeakRefs((PyObject *)self);
     Hook_clear(self);
     Py_XDECREF(self->more);
     Py_XDECREF(self->original);
@@ -101,6 +103,18 @@ static PyObject *Hook_get(PyObject *self, PyObject *object, PyObject *type)
     return PyMethod_New(self, object);
 }
 
+/* As a function: copied it is the same, pickled it is its name. */
+static PyObject *Hook_reduce(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return PyObject_GetAttr(self, s___qualname__);
+}
+
+static PyMethodDef Hook_methods[] = {
+    {"__reduce__", Hook_reduce, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyObject *Hook_repr(Hook *self)
 {
     return PyUnicode_FromFormat("<kvsan hook of %R>", self->original);
@@ -121,6 +135,8 @@ static PyTypeObject HookType = {
     .tp_vectorcall_offset = offsetof(Hook, call),
     .tp_call = PyVectorcall_Call,
     .tp_dictoffset = offsetof(Hook, dict),
+    .tp_weaklistoffset = offsetof(Hook, weak),
+    .tp_methods = Hook_methods,
     .tp_new = Hook_new,
     .tp_dealloc = (destructor)Hook_dealloc,
     .tp_traverse = (traverseproc)Hook_traverse,

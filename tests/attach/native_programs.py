@@ -45,7 +45,7 @@ def _python_hook(kind: str, original: Function, slow: Function, recorder: Any, h
 @contextmanager
 def hooks_in(language: str) -> Iterator[None]:
     """Hooks that are made inside are C's or Python's."""
-    modules = [sys.modules[f"kvsan.checker.attach.{name}"] for name in _MAKERS]
+    modules: list[Any] = [sys.modules[f"kvsan.checker.attach.{name}"] for name in _MAKERS]
     before = [module.quick for module in modules]
     try:
         if language == "python":
@@ -338,7 +338,7 @@ class Machine:
     def do_thread(self, a: int, b: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(threading, "excepthook", lambda given: None)
-            fake.in_thread(lambda: (self.do_record(a, b), self.do_alloc(1, b)))
+            fake.in_thread(lambda: [step(a % 4, b) for step in (self.do_record, self.do_alloc)])
 
     def do_mark(self, a: int, b: int) -> None:
         self.run.recorder.mark()
@@ -500,7 +500,7 @@ class Machine:
         runner = (self.older, self.newer)[a // 4 % 2]
         scheduled = output({}, {"a": 1})
         name = ("num_scheduled_tokens", "scheduled_cached_reqs", "scheduled_new_reqs", "finished_req_ids")[b % 4]
-        odd = (None, Odd("raises"), [ANY], Answer(None), {}, 5)[b // 4 % 6]
+        odd: Any = (None, Odd("raises"), [ANY], Answer(None), {}, 5)[b // 4 % 6]
         if b % 5 == 4:
             vars(scheduled).pop(name)
         elif b % 5 == 3:

@@ -1,12 +1,16 @@
-"""The hooks in C against the same hooks in Python: random programs of an engine, run once with each, leave the same lines,
-the same counts, the same faults and the same answers; and what C holds on to is let go.
+"""The hooks in C against the same hooks in Python: random programs of an engine, run once with each, leave the same
+lines, the same counts, the same faults and the same answers; and what C holds on to is let go.
 """
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import functools
 import gc
+import inspect
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -15,7 +19,7 @@ import time
 import weakref
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -34,7 +38,7 @@ def test_hooks_are_c_s_and_python_s() -> None:
     """The comparison below compares what it says."""
     for language, kind in (("python", "function"), ("c", "Hook")):
         with Run(language, 1) as run:
-            hooked = (run.world.Event.record, run.world.Stream.wait_stream, fake.BlockPool.touch)
+            hooked: Any = (run.world.Event.record, run.world.Stream.wait_stream, fake.BlockPool.touch)
             hooked += (fake.OlderRunner._model_forward, fake.NewerRunner.execute_model, fake.Scheduler.schedule)
             assert {type(each).__name__ for each in hooked} == {kind}
 
@@ -130,7 +134,8 @@ def test_what_was_hooked_is_collected() -> None:
 @pytest.mark.parametrize("recorder_stays", [True, False])
 def test_hooks_that_are_called_while_they_are_collected(recorder_stays: bool) -> None:
     """An object whose end is no part of the collection's first round calls hooks of what is being cleared."""
-    called, stays = [], []
+    called: list[Any] = []
+    stays: list[Any] = []
 
     def once() -> None:
         with Run("c", 3) as run:
@@ -155,11 +160,12 @@ def test_hooks_that_are_called_while_they_are_collected(recorder_stays: bool) ->
                     __slots__ = ()
                     call: Any = hook
                     given: Any = (machine.events[0], machine.stream(1), machine.older, machine.pool)
-                    keep: Any = []
+                    rests: Any = ((), (machine.streams[0],), ([],), (SimpleNamespace(),))
+                    keep: ClassVar[list[Any]] = []
 
                     def __del__(self) -> None:
                         for one in self.given:
-                            for rest in ((), (machine.streams[0],), ([],), (SimpleNamespace(),)):
+                            for rest in self.rests:
                                 try:
                                     type(self).call(one, *rest)
                                 except Exception as error:
@@ -302,13 +308,14 @@ def test_the_lock_is_changed_inside_a_call() -> None:
             assert old.acquire(False)
             assert run.recorder.on
         event.record()
-        assert run.recorder.ops == 1 + 1 * (run.recorder.ops == 2)  # what was in the call then is after it or gone
+        assert run.recorder.ops == 1  # a blocking call that was out then is none of what is heard from then on
 
 
 def test_threads_come_and_go() -> None:
     """What is of a thread ends with it, also where a call is never ended there."""
     with Run("c", 3) as run:
-        here, seen = run.calls.here, []
+        seen: list[Any] = []
+        here: Any = run.calls.here
 
         def work() -> None:
             seen.append((here.busy, here.captured))
@@ -372,3 +379,33 @@ def test_a_thread_comes_back_while_it_ends() -> None:
         run.recorder.settle_up()
         assert run.recorder.ledger.counts()["torch.Event.record"] == 20
         assert run.recorder.fault_text is None
+
+
+# ── what others do with functions ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class Pickled(fake.BlockPool):
+    """Found by its name."""
+
+
+def test_a_hook_is_copied_pickled_and_referred_to_as_a_function_is() -> None:
+    with Run("c", 3) as run:
+        hook = HOT.Hook("touch", fake.BlockPool.touch, len, run.recorder, run.recorder.ledger.hook("x"), "x")
+        functools.update_wrapper(hook, Pickled.touch)
+        hook.__module__, hook.__qualname__ = __name__, "Pickled.touch"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Pickled, "touch", hook, raising=False)
+            assert copy.copy(hook) is hook
+            assert copy.deepcopy({"a": [hook]})["a"][0] is hook
+            assert pickle.loads(pickle.dumps(hook)) is hook
+            bound: Any = Pickled(4).touch
+            assert copy.deepcopy(bound).__func__ is hook
+        assert list(inspect.signature(hook).parameters) == ["self", "blocks"]
+        referred = weakref.ref(hook)
+        assert referred() is hook
+        del hook, bound
+        gc.collect()
+        assert referred() is None
+        bare = HOT.Hook("touch", len, len, run.recorder, run.recorder.ledger.hook("x"), "x")
+        with pytest.raises(AttributeError):
+            copy.copy(bare)

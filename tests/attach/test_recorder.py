@@ -17,11 +17,11 @@ import pytest
 
 from attach.stand_ins import Log
 from kvsan.checker.attach.handoff import HandingList, HandingQueue
-from kvsan.checker.attach.recorder import Recorder
+from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.attach.torch.surface import stand_in
 from kvsan.checker.index import IdBlocks, blocks_of, ids, index
 from kvsan.checker.online import Online
-from kvsan.model.ops import Access, Blocks, Get, Put
+from kvsan.model.ops import Access, Blocks, Get, Op, Put
 
 
 class Event:
@@ -361,3 +361,31 @@ def test_the_ledger_says_what_is_missing(recorder: Recorder) -> None:
     assert list(ledger.missing()) == []  # of an engine that was not run nothing is promised
     ledger.hook("engine.store", version="1.2").missing()
     assert list(ledger.missing()) == ["hook engine.store has no target (version 1.2): target not found"]
+
+
+class _Halting(Log):
+    """Raises a hazard at each op."""
+
+    def take(self, index: int, op: Op) -> None:
+        super().take(index, op)
+        raise KvsanHazard(None, "a hazard")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda recorder: recorder.record("s", "e"),
+        lambda recorder: recorder.wait_stream("s", "t"),
+        lambda recorder: recorder.poll("e", True),
+        lambda recorder: recorder.seen_done(event="e"),
+        lambda recorder: recorder.put("token"),
+        lambda recorder: recorder.free("gpu", [1]),
+    ],
+)
+def test_a_hazard_reaches_the_engine_wherever_it_is_raised(call: Any) -> None:
+    recorder = Recorder([_Halting()])
+    recorder.pool("gpu", 4)
+    with pytest.raises(KvsanHazard, match="a hazard"):
+        call(recorder)
+    assert recorder.on
+    assert recorder.fault_text is None
