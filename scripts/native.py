@@ -7,10 +7,11 @@
 
 `hatch_build.py` calls it for a wheel, standard or editable. CC and CFLAGS of the environment are heard: the one instead
 of the interpreter's own, the other in addition. Each source is compiled with the macro KVSAN_SOURCE, a string: the
-first 16 hex digits of the SHA-256 of the file, which the module has as its attribute SOURCE.
+first 16 hex digits of the SHA-256 of all C files and headers of its folder, which the module has as its attribute
+SOURCE.
 
 kvsan does without its extensions, so what cannot be built is one line on stderr and status 0 (with `--strict` 1). Does
-not cover: a header of our own beside a source (SOURCE knows of the source alone), a compiler for another machine.
+not cover: a compiler for another machine.
 """
 
 from __future__ import annotations
@@ -45,8 +46,11 @@ class BuildError(Exception):
 
 
 def source_hash(source: Path) -> str:
-    """What an extension that was built from this source has as its SOURCE."""
-    return hashlib.sha256(source.read_bytes()).hexdigest()[:16]
+    """What an extension that was built from this source, and what lies beside it, has as its SOURCE."""
+    found = hashlib.sha256()
+    for path in sorted({source, *source.parent.glob("*.[ch]")}):
+        found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:16]
 
 
 def sources(root: Path = ROOT) -> dict[str, Path]:

@@ -15,6 +15,7 @@ import pytest
 from kvsan.checker import check
 
 ROOT = Path(__file__).parents[2]
+PORTIONS = ("model", "runtime", "checker")
 
 ENGINE = """
 import os, sys, time, atexit, signal
@@ -156,7 +157,7 @@ def test_the_handler_from_before_runs(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", "import sys, signal\n" + script],
         cwd=tmp_path,
-        env={**os.environ, "KVSAN": "1", "PYTHONPATH": os.pathsep.join(str(ROOT / p) for p in ("model", "checker"))},
+        env={**os.environ, "KVSAN": "1", "PYTHONPATH": os.pathsep.join(str(ROOT / p) for p in PORTIONS)},
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -137,7 +137,7 @@ part() {
     cost) # one after the other: nothing else runs
         use 0.24.0
         export KVSAN=1
-        BARE=1 one cost-graphs 170 cost --windows ${COST_WINDOWS:-40} --graphs
+        BARE=1 one cost-graphs${COST_NAME:-} 170 cost --windows ${COST_WINDOWS:-40} --graphs
         [[ ${COST_GRAPHS_ONLY:-} ]] || BARE=1 one cost 180 cost --windows 24 ;;
     breakdown) # by hook
         use 0.24.0

@@ -127,6 +127,7 @@ def sampling(tokens: int) -> Any:
 def outcome(options: argparse.Namespace, **more: Any) -> dict[str, Any]:
     """Ends the session: what it found and what it saw."""
     from kvsan.checker import session
+    from kvsan.checker.attach import native
 
     debug = session.current()
     out: dict[str, Any] = {"run": options.name, "mode": options.mode, "runner": options.runner, "fence": options.fence}
@@ -151,6 +152,7 @@ def outcome(options: argparse.Namespace, **more: Any) -> dict[str, Any]:
         "words": debug.recorder.ledger.words,
         "warnings": Counter(warning["kind"] for warning in document["warnings"]),
         "fault": debug.recorder.fault_text,
+        "native": native.HOT is not None,
         "version": debug.about.get("engine_version"),
     }
 

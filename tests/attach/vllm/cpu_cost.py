@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from itertools import permutations
 from typing import Any
 
-from attach.meter import metered
+from attach.meter import Hot, metered
 from attach.vllm import cpu_engine
 from gpu.vllm_cost import STATES, interval, throw
 
@@ -90,6 +90,7 @@ def main() -> None:
     from kvsan.checker.attach.vllm.hooks import install
     from kvsan.checker.options import Options
 
+    hot = Hot()
     with metered(time.thread_time) if options.meter else nullcontext() as meter:
         debug = session.start(Options(log_path="/dev/null", incident=0))
         hooked = install(debug)
@@ -111,7 +112,11 @@ def main() -> None:
                 before = debug.recorder.ops
                 if meter is not None:
                     meter.on = watched
+                if watched:
+                    hot.window(on=True)
                 took, count = window(core, device, 3 * number + list(rows).index(state))
+                if watched:
+                    hot.window(on=False)
                 if number >= WARM:
                     rows[state].append(took)
                 if watched:
@@ -135,6 +140,7 @@ def main() -> None:
                 "steps": steps,
                 "verdict": debug.close().document()["verdict"],
                 "fired": {hook.name: round(hook.count / steps, 2) for hook in debug.recorder.ledger.hooks.values()},
+                **({"hot": hot.rows(steps)} if hot.there() else {}),
                 **({"breakdown": meter.rows(steps)} if meter is not None else {}),
             },
             indent=1,

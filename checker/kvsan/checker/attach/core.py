@@ -18,7 +18,6 @@ wait: nobody can name them any more.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +30,7 @@ from kvsan.checker.attach.lines import DROP, GONE, HELD, KINDS, NUMBERED, SETTLE
 from kvsan.checker.attach.names import Events, Streams, Threads
 from kvsan.checker.attach.regions import Regions
 from kvsan.checker.attach.sinks import Beside, Follower, Sink, Touched
+from kvsan.checker.attach.state import State, new_lock
 from kvsan.checker.live import KvsanHazard
 from kvsan.model.ops import Op, Stream, StreamKind
 
@@ -44,7 +44,7 @@ BLOCKED = 256
 """With so many waiting a thread that is about to block works them off first."""
 
 
-class Core:
+class Core(State):
     """What the recorder is besides its ops. `prefix` is put before every name made here, so that logs of several
     processes differ.
     """
@@ -57,12 +57,11 @@ class Core:
         on_fault: Callable[[str, BaseException], None] | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self.lock = threading.RLock()
+        self.lock = new_lock()
         self.relocked: list[Callable[[Any], None]] = []
         """Called with the lock where it is another one from here on."""
         self.on = True
-        self.batch = 1
-        """So many lines wait at most before they are worked off."""
+        self.batch, self.blocked = 1, BLOCKED
         self.ledger = Ledger()
         self.pools: dict[str, int] = {}
         self.regions = Regions()
@@ -78,16 +77,14 @@ class Core:
         """Who is told of pools and streams."""
         self._threads = Threads(prefix)
         self._events = Events(prefix)
+        self.event_names = self._events
         self.event_name, self.thread_name = self._events.name, self._threads.name
         """The name of an event that is an object, and of the calling thread, for hooks that are in a hurry."""
         self._dead_events, self._dead_threads = self._events.dead, self._threads.dead
         self._streams = Streams(prefix, self._declare)
         self._on_fault = on_fault
         self.now = clock
-        """What time it is, for a line."""
-        self.streams_gone = 0
         self._count = 0
-        self._tokens = 0
         self._queue: deque[Line] = deque()
         self._size = 0  # bytes of ids in it, or ids where they are no bytes
         self._worked = 0  # the number of the next line that is worked off
@@ -219,7 +216,7 @@ class Core:
         In a forked child the lock is a new one, since
         the thread that held it is not there.
         """
-        self.lock = threading.RLock()
+        self.lock = new_lock()
         for take in self.relocked:
             take(self.lock)
         self._sinks = tuple(sinks)
@@ -288,20 +285,7 @@ class Core:
 
     # ── for `around` ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def hold(self, *given: Any) -> Held:
-        """A blocking call begins: the fields of its `Sync`. Under the lock."""
-        if len(self._queue) >= BLOCKED:
-            self.settle_up()
-        if self._dead_threads or (self._dead_events and not self._queue):
-            self._ended()
-        held = Held(self._count, given)
-        self._count += 1
-        self._queue.append(held)
-        if self.batch <= 1:
-            self.settle_up()
-        return held
-
-    def returned(self, held: Held, *, done: bool) -> None:
+    def returned(self, held: Held, done: bool) -> None:
         """It has returned, or failed (not `done`). A fault turns kvsan off."""
         with self.lock:
             try:
@@ -322,18 +306,6 @@ class Core:
             sink.settle(held.index, op)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def add(self, line: tuple[Any, ...]) -> int:
-        """A line of an op, whose names are known and whose ids are copied. Under the lock."""
-        queue = self._queue
-        if self._dead_threads or (self._dead_events and not queue):
-            self._ended()
-        index = self._count
-        self._count = index + 1
-        queue.append(line)
-        if len(queue) >= self.batch:
-            self.settle_up()
-        return index
 
     def settle_up(self) -> None:
         """Works off the lines that wait, or hands them to the process beside. A fault in it turns kvsan off; they are

@@ -49,20 +49,18 @@ class HandingQueue:
         if not recorder.on:
             return item
         try:
-            token = recorder.fresh_token("queue")
-            recorder.put(token)
+            return _Parcel(recorder.hand_on("queue"), item)
         except KvsanHazard:
             raise
         except Exception as error:
             recorder.fault("queue", error)
             return item
-        return _Parcel(token, item)
 
     def _unpack(self, found: Any) -> Any:
         if type(found) is not _Parcel:
             return found
         try:
-            self._recorder.get(found.token)
+            self._recorder.taken(found.token)
         except KvsanHazard:
             raise
         except Exception as error:
@@ -218,14 +216,12 @@ class HandingList(list[Any]):
         try:
             if self._given_hook is not None:
                 self._given_hook.count += 1
-            token = recorder.fresh_token("list")
-            recorder.put(token)
+            return recorder.hand_on("list")
         except KvsanHazard:
             raise
         except Exception as error:
             recorder.fault("list", error)
             return None
-        return token
 
     def _take(self, tokens: list[str | None]) -> None:
         recorder = self._recorder
@@ -234,7 +230,7 @@ class HandingList(list[Any]):
                 try:
                     if self._seen_hook is not None:
                         self._seen_hook.count += 1
-                    recorder.get(token)
+                    recorder.taken(token)
                 except KvsanHazard:
                     raise
                 except Exception as error:

@@ -12,24 +12,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kvsan.checker.attach.native import HOT
 from kvsan.checker.trace.header import Expects, Unseen
 
 WORDS_KEPT = 32
 """So many kinds of unseen things are named; beyond, they are counted."""
 
 
-@dataclass(slots=True)
-class Hook:
+if TYPE_CHECKING or HOT is None:
+
+    class Counter:
+        """A number that C counts too."""
+
+        __slots__ = ("count",)
+        count: int
+
+else:
+    Counter = HOT.Counter
+
+
+class Hook(Counter):
     """One place in an engine. `version` is that of the engine, for the message when the place is not there."""
 
-    name: str
-    group: str
-    expected: bool
-    version: str = ""
-    count: int = 0
-    absent: str | None = None
+    __slots__ = ("absent", "expected", "group", "name", "version")
+
+    def __init__(self, name: str, group: str, expected: bool, version: str = "", count: int = 0) -> None:
+        self.name, self.group, self.expected, self.version, self.count = name, group, expected, version, count
+        self.absent: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _hook, (self.name, self.group, self.expected, self.version, self.count, self.absent)
 
     def fired(self) -> None:
         self.count += 1
@@ -37,6 +51,13 @@ class Hook:
     def missing(self, why: str = "target not found") -> None:
         """There was nothing to hook. Of a hook that is not expected it is a note, no promise broken."""
         self.absent = why
+
+
+def _hook(name: str, group: str, expected: bool, version: str, count: int, absent: str | None) -> Hook:
+    """A hook that has travelled."""
+    made = Hook(name, group, expected, version, count)
+    made.absent = absent
+    return made
 
 
 @dataclass(slots=True)

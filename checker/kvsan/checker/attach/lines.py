@@ -13,11 +13,12 @@ and `pickle` 1.1 (`docs/performance.md`). Arrays of ids travel as the bytes of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import numpy as np
 
+from kvsan.checker.attach.native import HOT, set_up
 from kvsan.model.ops import Access, Alloc, Blocks, Drop, Free, Get, Op, Poll, Put, Record, Sync, Touch, Wait
 
 KINDS: tuple[type[Op], ...] = (Access, Record, Wait, Sync, Poll, Put, Get, Alloc, Free, Touch, Drop)
@@ -29,19 +30,28 @@ Line = Any
 """A tuple, a list that was one, or `Held`."""
 
 
-class Held:
+if TYPE_CHECKING or HOT is None:
+
+    class _Held:
+        __slots__ = ("_op", "done", "given", "index", "told")
+
+        def __init__(self, index: int, given: tuple[Any, ...], done: bool | None = None) -> None:
+            self.index = index
+            self.given = given
+            self.done = done
+            self.told = False
+            self._op: Sync | None = None
+
+else:
+    _Held = HOT.Held
+
+
+class Held(_Held):
     """The line of a blocking call. `done` is whether it has returned (`None`: not yet; false: it failed), `told`
     whether it was handed on while it was out.
     """
 
-    __slots__ = ("_op", "done", "given", "index", "told")
-
-    def __init__(self, index: int, given: tuple[Any, ...], done: bool | None = None) -> None:
-        self.index = index
-        self.given = given
-        self.done = done
-        self.told = False
-        self._op: Sync | None = None
+    __slots__ = ()
 
     @property
     def op(self) -> Sync:
@@ -50,6 +60,9 @@ class Held:
         if made is None:
             made = self._op = Sync(*self.given)
         return made
+
+
+set_up(Held)
 
 
 def said(line: Line) -> str:

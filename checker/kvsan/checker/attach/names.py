@@ -22,8 +22,9 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
+from kvsan.checker.attach.native import HOT
 from kvsan.model.ops import Stream, StreamKind
 
 HELD = 1 << 14
@@ -120,31 +121,77 @@ class Streams:
         return name
 
 
-class _Tag(partial[None]):
-    """The name of an event, on that event: a call that notes the end of that name, made when the tag ends. That is at
-    any moment in any thread, so it takes no lock and runs no line of ours. A copy of the event would share the tag, so
-    it knows whose it is.
-    """
+if TYPE_CHECKING or HOT is None:
 
-    __slots__ = ("key", "name")
+    class _Tag(partial[None]):
+        """The name of an event, on that event: a call that notes the end of that name, made when the tag ends. That is
+        at any moment in any thread, so it takes no lock and runs no line of ours. A copy of the event would share the
+        tag, so it knows whose it is.
+        """
 
-    key: int
-    name: str
+        __slots__ = ("key", "name")
 
-    __del__ = partial.__call__
+        key: int
+        name: str
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(None), ()  # an event that is pickled leaves it behind
+        __del__ = partial.__call__
 
-    def drop(self) -> None:
-        """It hangs nowhere, and its end is nobody's."""
-        self.__setstate__((_nothing, (), None, None))  # type: ignore[attr-defined]  # not in typeshed
+        def __reduce__(self) -> tuple[Any, ...]:
+            return type(None), ()  # an event that is pickled leaves it behind
+
+        def drop(self) -> None:
+            """It hangs nowhere, and its end is nobody's."""
+            self.__setstate__((_nothing, (), None, None))  # type: ignore[attr-defined]  # not in typeshed
+
+    def _nothing() -> None: ...
+
+    class _Names:
+        """Names of events that carry theirs."""
+
+        _prefix: str
+        _attribute: str
+        _serial: int
+        _end: Callable[[str], None]
+        _names: dict[int, tuple[Any, str]]
+        _held: OrderedDict[int, tuple[Any, str]]
+
+        def _otherwise(self, event: object) -> str | None:
+            raise NotImplementedError
+
+        def _refer(self, event: object, name: str) -> None:
+            raise NotImplementedError
+
+        def name(self, event: object) -> str:
+            tag = getattr(event, self._attribute, None)
+            if type(tag) is _Tag and tag.key == id(event):
+                return tag.name
+            if self._names or self._held:
+                found = self._otherwise(event)
+                if found is not None:
+                    return found
+            name = self.fresh()
+            tag = _Tag(self._end, name)
+            tag.key, tag.name = id(event), name
+            try:
+                setattr(event, self._attribute, tag)
+                kept = getattr(event, self._attribute, None) is tag
+            except (AttributeError, TypeError):
+                kept = False
+            if not kept:
+                tag.drop()
+                self._refer(event, name)
+            return name
+
+        def fresh(self) -> str:
+            """A name for an event that is no Python object here."""
+            self._serial += 1
+            return f"{self._prefix}e{self._serial}"
+
+else:
+    _Names = HOT.Names
 
 
-def _nothing() -> None: ...
-
-
-class Events:
+class Events(_Names):
     """Names of events by object identity. `dead` collects the names of those that are gone (see `take_dead`)."""
 
     _made = count()
@@ -153,41 +200,10 @@ class Events:
         self._prefix = prefix
         self._attribute = f"_kvsan_event_{next(self._made)}"  # each recorder has names of its own
         self._serial = 0
-        self._names: dict[int, tuple[Any, str]] = {}  # id → (weak reference, name)
-        self._held: OrderedDict[int, tuple[Any, str]] = OrderedDict()
+        self._names = {}  # id → (weak reference, name)
+        self._held = OrderedDict()
         self.dead: deque[str] = deque()
         self._end = self.dead.append
-
-    def name(self, event: object) -> str:
-        tag = getattr(event, self._attribute, None)
-        if tag is not None and tag.key == id(event):
-            known: str = tag.name
-            return known
-        if self._names or self._held:
-            found = self._names.get(id(event))
-            if found is not None and found[0]() is event:
-                return found[1]
-            held = self._held.get(id(event))
-            if held is not None:
-                return held[1]
-        self._serial = serial = self._serial + 1
-        name = f"{self._prefix}e{serial}"
-        tag = _Tag(self._end, name)
-        tag.key, tag.name = id(event), name
-        try:
-            setattr(event, self._attribute, tag)
-            kept = getattr(event, self._attribute, None) is tag
-        except (AttributeError, TypeError):
-            kept = False
-        if not kept:
-            tag.drop()
-            self._refer(event, id(event), name)
-        return name
-
-    def fresh(self) -> str:
-        """A name for an event that is no Python object here."""
-        self._serial += 1
-        return f"{self._prefix}e{self._serial}"
 
     def take_dead(self) -> list[str]:
         """Names of events whose objects are gone since the last call."""
@@ -196,7 +212,17 @@ class Events:
             out.append(self.dead.popleft())
         return out
 
-    def _refer(self, event: object, key: int, name: str) -> None:
+    def _otherwise(self, event: object) -> str | None:
+        """The name of an event that cannot carry it."""
+        found = self._names.get(id(event))
+        if found is not None and found[0]() is event:
+            return found[1]
+        held = self._held.get(id(event))
+        return None if held is None else held[1]
+
+    def _refer(self, event: object, name: str) -> None:
+        key = id(event)
+
         def gone(reference: Any) -> None:  # any thread, any moment: no lock, no log
             found = self._names.get(key)
             if found is not None and found[0] is reference:

@@ -166,7 +166,7 @@ class Regions:
         other pools stay beside it, and so do parts of the same pool that share no byte with it.
         """
         first = not self.all
-        self.all = [known for known in self.all if self._stays(known, region, tensor)]
+        self.all[:] = [known for known in self.all if self._stays(known, region, tensor)]
         self.all.append(region)
         if first and self.on_first is not None:
             self.on_first()

@@ -25,6 +25,7 @@ from typing import Any
 
 from kvsan.checker.attach.ledger import Hook
 from kvsan.checker.attach.lines import RECORD, WAIT, Held
+from kvsan.checker.attach.native import namer, quick
 from kvsan.checker.attach.patches import Patches
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.attach.torch.copies import TO_HOST, TOUCHING, Copies
@@ -62,6 +63,8 @@ class Calls:
         """Streams that have been current, by (device, handle), as long as no stream was destroyed."""
         self._names_at = recorder.streams_gone
         self._crosscheck = CrossCheck(self)
+        device, handle = surface.raw or (None, None)
+        self.namer = namer(recorder, device, handle, self._meet, self._name)
 
     def install(self) -> None:
         surface = self.surface
@@ -96,6 +99,7 @@ class Calls:
         self._blocking.undo()
         self._touching.undo()
         self.patches.undo()
+        self.recorder.sampling = None
         self.recorder.attachments.pop("torch", None)
 
     def pause(self) -> None:
@@ -120,7 +124,7 @@ class Calls:
         engine's hooks call `sampling.step()` at each. Nothing where they are not armed.
         """
         if self._crosscheck.armed:
-            self.sampling = Sampling(self._crosscheck, watch=watch, of=of, first=first)
+            self.recorder.sampling = self.sampling = Sampling(self._crosscheck, watch=watch, of=of, first=first)
             self._arrange()
 
     def relax(self) -> None:
@@ -147,6 +151,9 @@ class Calls:
             known: str = kept[2]
             return known
         return stream_name(recorder, stream, external=self.surface.external)
+
+    def _name(self, stream: Any) -> str:
+        return self.name(stream)  # whatever that is by now
 
     def known_current(self) -> str | None:
         """The name of the current stream, if that is to be had cheaply and has been met before."""
@@ -306,7 +313,10 @@ class Calls:
             return result
 
         call.__name__ = what
-        return call
+        return self._quick(what, original, call, hook)
+
+    def _quick(self, kind: str, original: Function, slow: Function, hook: Hook) -> Function:
+        return quick(kind, original, slow, self.recorder, hook, self.here, self.namer, self.recorder.event_names)
 
     def _wait_event(self, original: Function, hook: Hook) -> Function:
         return self._of_stream(original, hook, WAIT)
@@ -340,7 +350,7 @@ class Calls:
                 lock.release()
             return result
 
-        return call
+        return self._quick("record_event" if code == RECORD else "wait_event", original, call, hook)
 
     def _wait_stream(self, original: Function, hook: Hook) -> Function:
         recorder, here, log = self.recorder, self.here, self.recorder.wait_stream
@@ -365,10 +375,10 @@ class Calls:
                 lock.release()
             return result
 
-        return wait_stream
+        return self._quick("wait_stream", original, wait_stream, hook)
 
     def _query(self, original: Function, hook: Hook) -> Function:
-        return self._asked(original, hook, self.recorder.poll)
+        return self._quick("query", original, self._asked(original, hook, self.recorder.poll), hook)
 
     def _stream_query(self, original: Function, hook: Hook) -> Function:
         def log(stream: Any, done: bool) -> None:
@@ -458,7 +468,7 @@ class Calls:
                     recorder.returned(held, done=done)
             return result
 
-        return synchronize
+        return self._quick("synchronize", original, synchronize, hook)
 
     def _stream_sync(self, original: Function, hook: Hook) -> Function:
         def synchronize(stream: Any) -> Any:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kvsan.checker.attach.ledger import Hook
+from kvsan.checker.attach.native import quick
 
 if TYPE_CHECKING:
     from kvsan.checker.attach.torch.calls import Calls
@@ -77,7 +78,7 @@ class Copies:
             self._look(original.__name__, None, target, source)
             return result
 
-        return copy_
+        return quick("copy_", original, copy_, recorder, hook, None, None, None, regions.all)
 
     def to(self, original: Function, hook: Hook) -> Function:
         calls, recorder = self._calls, self._calls.recorder
@@ -105,7 +106,9 @@ class Copies:
                 self._look(original.__name__, result, tensor)
             return result
 
-        return moved
+        if dtype is None:
+            return moved
+        return quick("to", original, moved, recorder, hook, None, None, None, (regions.all, dtype))
 
     def touching(self, original: Function, hook: Hook) -> Function:
         name, regions = original.__name__, self._calls.recorder.regions

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from kvsan.checker.attach.native import quick
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.index import Ids, blocks_of
 
@@ -142,7 +143,7 @@ class Graphs:
                         recorder.fault("replay", error)
             return result
 
-        return replay
+        return quick("replay", original, replay, recorder, hook, None, None, None, self)
 
     def _keep(self, graph: Any, captured: Captured | None) -> None:
         """What the graph touches; `None`: that is not known. That it touches nothing is kept on the graph."""

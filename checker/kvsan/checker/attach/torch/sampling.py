@@ -15,38 +15,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsan.checker.attach.ledger import Counter
+
 if TYPE_CHECKING:
     from kvsan.checker.attach.torch.crosscheck import CrossCheck
 
 
-class Sampling:
-    """Counts an engine's steps. Raises `ValueError` for a window that is no part of its turn."""
+class Sampling(Counter):
+    """Counts an engine's steps: `count` is how many are left. Raises `ValueError` for a window that is no part of its
+    turn.
+    """
 
     def __init__(self, check: CrossCheck, *, watch: int, of: int, first: int) -> None:
         if not 0 < watch < of or first < 1:
             raise ValueError(f"watch={watch} of={of} first={first}; accepted: 0 < watch < of, first from 1 on")
         self._check = check
         self._watch, self._rest = watch, of - watch
-        self._left = first
+        self.count = first
         self._seen = check.alone
         self._gaps = False
         self.watching = True
 
     def step(self) -> None:
         """A step begins."""
-        self._left -= 1
-        if self._left < 0:
+        self.count -= 1
+        if self.count < 0:
             self._turn()
 
     def _turn(self) -> None:
         check = self._check
         if not self.watching:
             check.resume()
-            self.watching, self._left, self._seen = True, self._watch - 1, check.alone
+            self.watching, self.count, self._seen = True, self._watch - 1, check.alone
         elif check.alone != self._seen:
             if self._gaps:
                 check.doubt()
-            self._left, self._seen, self._gaps = self._watch - 1, check.alone, False
+            self.count, self._seen, self._gaps = self._watch - 1, check.alone, False
         else:
             check.pause()
-            self.watching, self._left, self._gaps = False, self._rest - 1, True
+            self.watching, self.count, self._gaps = False, self._rest - 1, True

@@ -44,6 +44,8 @@ class Surface:
     """The current stream of a tensor's device or of a device; without it `current_stream()`."""
     current: Callable[[], tuple[int, int]] | None = None
     """(device, handle) of the current stream, where that is to be had without making an object."""
+    raw: tuple[Callable[[], int], Callable[[int], int]] | None = None
+    """What `current` is made of: the current device, and the handle of its current stream."""
     device_of: Callable[[Any], Any] = field(default=lambda device: 0 if device is None else device)
     on_device: Callable[[Any], bool] = field(default=lambda tensor: False)
     external: tuple[type, ...] = ()
@@ -64,6 +66,7 @@ def torch_surface() -> Surface:
         index: int | None = torch.device(device).index
         return cuda.current_device() if index is None else index
 
+    raw = _raw_stream(torch)
     return Surface(
         events=(cuda.Event,),
         streams=(cuda.Stream,),
@@ -78,18 +81,23 @@ def torch_surface() -> Surface:
         device_of=device_of,
         on_device=lambda tensor: bool(tensor.is_cuda),
         external=(cuda.ExternalStream,),
-        current=_raw_stream(torch),
+        current=None if raw is None else _current(*raw),
+        raw=raw,
         version=str(torch.__version__),
     )
 
 
-def _raw_stream(torch: Any) -> Callable[[], tuple[int, int]] | None:
+def _raw_stream(torch: Any) -> tuple[Callable[[], int], Callable[[int], int]] | None:
     """What TorchInductor's code asks for the current stream, unless torch's streams are somebody's stand-ins."""
     device = getattr(torch._C, "_cuda_getDevice", None)
     handle = getattr(torch._C, "_cuda_getCurrentRawStream", None)
     if device is None or handle is None or torch.cuda.current_stream.__module__ != torch.cuda.__name__:
         return None
 
+    return device, handle
+
+
+def _current(device: Callable[[], int], handle: Callable[[int], int]) -> Callable[[], tuple[int, int]]:
     def current() -> tuple[int, int]:
         where = device()
         return where, handle(where)

@@ -74,9 +74,9 @@ class Engine:
 
     def step(self) -> None:
         """A step of a worker begins."""
-        calls: Any = self.recorder.attachments.get("torch")
-        if calls is not None and calls.sampling is not None:
-            calls.sampling.step()
+        sampling = self.recorder.sampling
+        if sampling is not None:
+            sampling.step()
 
     # ── hooks ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -169,15 +169,20 @@ def connectors(vllm_config: Any) -> list[str]:
     return [str(part.get("kv_connector")) for part in inside]
 
 
+def place(function: Any, name: str) -> int:
+    """Where the parameter `name` stands in a function's signature; beyond all arguments if it has none."""
+    try:
+        return list(inspect.signature(function).parameters).index(name)
+    except (ValueError, TypeError):
+        return sys.maxsize
+
+
 def argument(function: Any, name: str, default: Any = None) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
     """What a call of `function` gives to its parameter `name`, wherever that stands in this version's signature.
 
     The signature is looked at once; the result is called with a call's `args` (with `self`) and `kwargs`.
     """
-    try:
-        at = list(inspect.signature(function).parameters).index(name)
-    except (ValueError, TypeError):
-        at = sys.maxsize
+    at = place(function, name)
 
     def get(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if len(args) > at:

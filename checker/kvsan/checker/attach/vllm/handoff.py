@@ -40,9 +40,8 @@ class Queue:
         if item is not None and recorder.on:  # None is the word to stop
             try:
                 self._put_hook.count += 1
-                token = recorder.fresh_token("q")
                 with recorder.lock:
-                    recorder.put(token)
+                    token = recorder.hand_on("q")
                     given = _Stamped(token, recorder.mark(), item)
             except KvsanHazard:
                 raise
@@ -58,7 +57,7 @@ class Queue:
         token, self._plan.planned, item = found
         try:
             self._get_hook.count += 1
-            self._recorder.get(token)
+            self._recorder.taken(token)
         except KvsanHazard:
             raise
         except Exception as error:

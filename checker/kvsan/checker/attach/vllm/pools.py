@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from kvsan.checker.attach.lines import ALLOC, FREE, TOUCH
+from kvsan.checker.attach.native import quick
 from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm.engine import Engine
 
@@ -54,7 +55,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
                     recorder.fault("vllm.alloc", error)
             return found
 
-        return wrapper
+        return quick("alloc", original, wrapper, recorder, alloc)
 
     def free_blocks(original: Any) -> Any:
         def wrapper(self: Any, ordered_blocks: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
@@ -78,7 +79,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
                     recorder.fault("vllm.free", error)
             return done
 
-        return wrapper
+        return quick("free", original, wrapper, recorder, free)
 
     def touch_blocks(original: Any) -> Any:
         def wrapper(self: Any, blocks: Any, *args: Any, **kwargs: Any) -> Any:
@@ -103,7 +104,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
                     recorder.fault("vllm.touch", error)
             return done
 
-        return wrapper
+        return quick("touch", original, wrapper, recorder, touch)
 
     engine.wrap(pool_class, "get_new_blocks", get_new_blocks, alloc)
     engine.wrap(pool_class, "free_blocks", free_blocks, free)

@@ -19,8 +19,9 @@ from typing import Any
 
 from kvsan.checker.attach.ledger import Hook
 from kvsan.checker.attach.lines import ACCESS
+from kvsan.checker.attach.native import quick
 from kvsan.checker.attach.recorder import KvsanHazard
-from kvsan.checker.attach.vllm.engine import Engine, argument, site
+from kvsan.checker.attach.vllm.engine import Engine, argument, place, site
 from kvsan.checker.attach.vllm.groups import group_of
 from kvsan.checker.attach.vllm.scheduler import take
 from kvsan.checker.attach.vllm.steps import Messages, Steps
@@ -144,8 +145,27 @@ def _unknown_fields(engine: Engine, output: Any) -> None:
 # ── the two runners ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def _quick(engine: Engine, kind: str, original: Any, slow: Any, hook: Hook, where: str | None, unpassed: Any) -> Any:
+    """The same hook in C, where torch is hooked by the same session."""
+    calls: Any = engine.recorder.attachments.get("torch")
+    if calls is None or calls.namer is None:
+        return slow
+    at = place(original, "scheduler_output"), place(original, "dummy_run")
+
+    def begin(runner: Any, output: Any) -> Told | None:
+        return _begin(engine, runner, output)
+
+    return quick(
+        kind, original, slow, engine.recorder, hook, None, calls.namer, None, (engine, begin, *at, where, unpassed)
+    )
+
+
 def _inside(engine: Engine, cls: Any, forward: Any) -> None:
     recorder = engine.recorder
+
+    def unpassed(runner: Any) -> None:
+        setattr(runner, _OPEN, None)
+        recorder.unseen(copies=1, what="a forward that did not pass _model_forward")
 
     def execute_model(original: Any) -> Any:
         output = argument(original, "scheduler_output")
@@ -161,11 +181,10 @@ def _inside(engine: Engine, cls: Any, forward: Any) -> None:
                     recorder.fault("vllm.forward", error)
             done = original(self, *args, **kwargs)
             if getattr(self, _OPEN, None) is not None:
-                setattr(self, _OPEN, None)
-                recorder.unseen(copies=1, what="a forward that did not pass _model_forward")
+                unpassed(self)
             return done
 
-        return wrapper
+        return _quick(engine, "execute", original, wrapper, forward, None, unpassed)
 
     def model_forward(original: Any) -> Any:
         where = site(original)
@@ -184,7 +203,7 @@ def _inside(engine: Engine, cls: Any, forward: Any) -> None:
                         recorder.fault("vllm.forward", error)
             return done
 
-        return wrapper
+        return _quick(engine, "forward", original, wrapper, forward, where, None)
 
     engine.wrap(cls, "execute_model", execute_model, forward)
     engine.wrap(cls, "_model_forward", model_forward, forward)
@@ -219,7 +238,7 @@ def _at_end(engine: Engine, cls: Any, forward: Any) -> None:
                     recorder.fault("vllm.forward", error)
             return done
 
-        return wrapper
+        return _quick(engine, "execute_at_end", original, wrapper, forward, where, None)
 
     engine.wrap(cls, "execute_model", execute_model, forward)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from kvsan.checker.attach.native import quick
 from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm import pools
 from kvsan.checker.attach.vllm.engine import Engine
@@ -85,7 +86,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
                     recorder.fault("vllm.schedule", error)
             return found
 
-        return wrapper
+        return quick("schedule", original, wrapper, recorder, step)
 
     def update_from_output(original: Any) -> Any:
         def wrapper(self: Any, scheduler_output: Any, model_runner_output: Any, *args: Any, **kwargs: Any) -> Any:
@@ -102,7 +103,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
                 return original(self, scheduler_output, model_runner_output, *args, **kwargs)
             return original(self, scheduler_output, model_runner_output)
 
-        return wrapper
+        return quick("output", original, wrapper, recorder, output)
 
     def counted(name: str) -> Any:
         hook = engine.hook(name, expected=False)

@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from kvsan.checker.attach.handoff import HandingList
+from kvsan.checker.attach.native import quick
 from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm import pools
 from kvsan.checker.attach.vllm.engine import Engine, argument, site
@@ -109,16 +110,10 @@ class Copies:
         if gpu != self._pools[0]:
             self._pools = (gpu, gpu.replace("gpu", "cpu", 1))
         target, source = self._pools if direction == "load" else self._pools[::-1]
-        recorder.access(
-            direction,
-            on=on,
-            reads={source: sources},
-            writes={target: targets},
-            order=order,
-            batch=True,
-            planned=self._plan.planned,
-            site=where,
-        )
+        read, written, planned = {source: sources}, {target: targets}, self._plan.planned
+        with recorder.lock:
+            who = recorder.thread_name()
+            recorder.add_access(direction, who, on, read, written, order, True, planned, None, None, where)
 
 
 class _Queues:
@@ -183,7 +178,7 @@ def _worker(engine: Engine, module: ModuleType) -> None:
                 step.count += 1
             return original(self, metadata, *args, **kwargs) if args or kwargs else original(self, metadata)
 
-        return wrapper
+        return quick("bound", original, wrapper, recorder, asked)
 
     engine.wrap(cls, "__init__", init, append)
     engine.wrap(cls, "register_kv_caches", register_kv_caches, setup)

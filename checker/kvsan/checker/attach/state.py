@@ -1,0 +1,107 @@
+"""The part of the recorder that each line passes: whether it looks, its lock, its queue and its numbers.
+
+`core.Core` is a subclass. In C where that was built (`native`), which this says what is right for.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from os import getpid
+from typing import TYPE_CHECKING, Any
+
+from kvsan.checker.attach.lines import GET, PUT, Held, Line
+from kvsan.checker.attach.native import HOT
+from kvsan.checker.live import KvsanHazard
+
+if TYPE_CHECKING or HOT is None:
+
+    class State:
+        """Fields that hooks read and lines change. Its methods are called under the lock."""
+
+        on: bool
+        lock: Any
+        batch: int
+        """So many lines wait at most before they are worked off."""
+        blocked: int
+        """With so many waiting a thread that is about to block works them off first."""
+        now: Callable[[], int]
+        """What time it is, for a line."""
+        streams_gone = 0
+        """How many streams were destroyed so far."""
+        sampling: Any = None
+        """Counts an engine's steps, where it tells of them (`torch/sampling.py`)."""
+        prefix: str
+        thread_name: Callable[[], str]
+        _count = 0
+        _tokens = 0
+        _sealed = -1
+        _queue: deque[Line]
+        _dead_threads: deque[str]
+        _dead_events: deque[str]
+
+        def _ended(self) -> None:
+            raise NotImplementedError
+
+        def settle_up(self) -> None:
+            raise NotImplementedError
+
+        def fault(self, where: str, error: BaseException) -> None:
+            raise NotImplementedError
+
+        def add(self, line: tuple[Any, ...]) -> int:
+            """A line of an op, whose names are known and whose ids are copied. Its number."""
+            queue = self._queue
+            if self._dead_threads or (self._dead_events and not queue):
+                self._ended()
+            index = self._count
+            self._count = index + 1
+            queue.append(line)
+            if len(queue) >= self.batch:
+                self.settle_up()
+            return index
+
+        def hold(self, *given: Any) -> Held:
+            """A blocking call begins: the fields of its `Sync`."""
+            if len(self._queue) >= self.blocked:
+                self.settle_up()
+            if self._dead_threads or (self._dead_events and not self._queue):
+                self._ended()
+            held = Held(self._count, given)
+            self._count += 1
+            self._queue.append(held)
+            if self.batch <= 1:
+                self.settle_up()
+            return held
+
+        def hand_on(self, what: str) -> str:
+            """The calling thread hands on what it knows under a fresh name, which this gives back. Takes the lock."""
+            with self.lock:
+                self._tokens += 1
+                token = f"{self.prefix}{what}{self._tokens}.{getpid()}"
+                if self.on:
+                    try:
+                        self.add((PUT, self.thread_name(), token, self.now()))
+                    except KvsanHazard:
+                        raise
+                    except Exception as error:
+                        self.fault("put", error)
+            return token
+
+        def taken(self, token: str) -> None:
+            """The calling thread took what was handed on. Takes the lock."""
+            if not self.on:
+                return
+            with self.lock:
+                try:
+                    self.add((GET, self.thread_name(), token, self.now()))
+                except KvsanHazard:
+                    raise
+                except Exception as error:
+                    self.fault("get", error)
+
+    new_lock: Callable[[], Any] = threading.RLock
+else:
+    State = HOT.State
+    new_lock = HOT.Lock

@@ -1,0 +1,227 @@
+/* Lives of vLLM's blocks (`vllm/pools.py`), and hooks that mostly count (`vllm/scheduler.py`, `vllm/simple.py`). */
+
+#ifndef KVSAN_BLOCKS_H
+#define KVSAN_BLOCKS_H
+
+#include "hook.h"
+#include "order.h"
+
+/* The ids of blocks in a list or tuple, a new list. `free_only`: of those that nobody refers to and that are blocks. */
+static PyObject *ids_of(PyObject *blocks, int free_only)
+{
+    PyObject *ids = PyList_New(0), *id, *count;
+    Py_ssize_t i;
+    if (ids == NULL)
+        return NULL;
+    for (i = 0; i < PySequence_Fast_GET_SIZE(blocks); i++) {
+        PyObject *block = PySequence_Fast_GET_ITEM(blocks, i);
+        int done;
+        if (free_only) {
+            long references;
+            if ((count = PyObject_GetAttr(block, s_ref_cnt)) == NULL)
+                goto failed;
+            references = PyLong_AsLong(count);
+            Py_DECREF(count);
+            if (references == -1 && PyErr_Occurred())
+                goto failed;
+            if (references != 0)
+                continue;
+            if ((done = is_set(block, s_is_null)) < 0)
+                goto failed;
+            if (done)
+                continue;
+        }
+        if ((id = PyObject_GetAttr(block, s_block_id)) == NULL)
+            goto failed;
+        done = PyList_Append(ids, id);
+        Py_DECREF(id);
+        if (done < 0)
+            goto failed;
+    }
+    return ids;
+failed:
+    Py_DECREF(ids);
+    return NULL;
+}
+
+/* `recorder.lives`: the same ids in each of the pools. */
+static int lives(Hook *self, long code, PyObject *pools, PyObject *ids)
+{
+    Lock *lock = hook_lock(self);
+    PyObject *by = NULL;
+    Py_ssize_t i, count = PyTuple_GET_SIZE(pools);
+    int done = -1;
+    if (lock != NULL && lock_take(lock) < 0) {
+        Py_DECREF(lock);
+        return -1;
+    }
+    if ((by = state_thread(self->state)) != NULL)
+        done = 0;
+    for (i = 0; i < count && done == 0; i++) {
+        PyObject *own = i == 0 ? Py_NewRef(ids) : PyList_GetSlice(ids, 0, PyList_GET_SIZE(ids));
+        done = own == NULL ? -1 : state_life(self->state, code, PyTuple_GET_ITEM(pools, i), own, by);
+        Py_XDECREF(own);
+    }
+    Py_XDECREF(by);
+    if (lock != NULL) {
+        lock_leave(lock);
+        Py_DECREF(lock);
+    }
+    return done;
+}
+
+/* The pools that a `BlockPool` was marked with, a new reference; NULL without an error if it was not. */
+static PyObject *marked(PyObject *pool)
+{
+    PyObject *pools = look_up(pool, s__kvsan_pools);
+    if (pools != NULL && (!PyTuple_CheckExact(pools) || PyTuple_GET_SIZE(pools) == 0))
+        Py_CLEAR(pools);
+    return pools;
+}
+
+/* `BlockPool.get_new_blocks(count)` */
+FUNCTION(hook_alloc)
+{
+    Hook *self = (Hook *)callable;
+    PyObject *result, *pools, *ids;
+    if (PASSES(self))
+        return hook_original(self, args, count, kwnames);
+    if (kwnames != NULL || PyVectorcall_NARGS(count) != 2)
+        return hook_slow(self, args, count, kwnames);
+    if ((result = hook_original(self, args, count, NULL)) == NULL)
+        return NULL;
+    if ((pools = marked(args[0])) == NULL)
+        return PyErr_Occurred() ? hook_failed(self, result) : result;
+    self->counter->count++;
+    if (!PyList_CheckExact(result) && !PyTuple_CheckExact(result)) {
+        PyErr_SetString(PyExc_TypeError, "get_new_blocks gives no list of blocks");
+        ids = NULL;
+    } else
+        ids = ids_of(result, 0);
+    if (ids == NULL || lives(self, ALLOC, pools, ids) < 0)
+        result = hook_failed(self, result);
+    Py_XDECREF(ids);
+    Py_DECREF(pools);
+    return result;
+}
+
+/* `BlockPool.free_blocks(blocks)`: mostly of a window that did not move, so of none; often a generator */
+FUNCTION(hook_free)
+{
+    Hook *self = (Hook *)callable;
+    PyObject *result, *pools, *blocks, *ids, *call[2];
+    if (PASSES(self))
+        return hook_original(self, args, count, kwnames);
+    if (kwnames != NULL || PyVectorcall_NARGS(count) != 2)
+        return hook_slow(self, args, count, kwnames);
+    if (PyList_CheckExact(args[1]) && PyList_GET_SIZE(args[1]) == 0) {
+        self->counter->count++;
+        return hook_original(self, args, count, NULL);
+    }
+    if ((pools = marked(args[0])) == NULL)
+        return PyErr_Occurred() ? NULL : hook_original(self, args, count, NULL);
+    self->counter->count++;
+    if ((blocks = PySequence_List(args[1])) == NULL) {
+        Py_DECREF(pools);
+        return NULL;
+    }
+    call[0] = args[0];
+    call[1] = blocks;
+    result = hook_original(self, call, 2, NULL);
+    if (result != NULL && PyList_GET_SIZE(blocks) > 0) {
+        ids = ids_of(blocks, 1);
+        if (ids == NULL || (PyList_GET_SIZE(ids) > 0 && lives(self, FREE, pools, ids) < 0))
+            result = hook_failed(self, result);
+        Py_XDECREF(ids);
+    }
+    Py_DECREF(blocks);
+    Py_DECREF(pools);
+    return result;
+}
+
+/* `BlockPool.touch(blocks)`: those that are free now are taken back */
+FUNCTION(hook_touch)
+{
+    Hook *self = (Hook *)callable;
+    PyObject *result, *pools, *ids;
+    if (PASSES(self))
+        return hook_original(self, args, count, kwnames);
+    if (kwnames != NULL || PyVectorcall_NARGS(count) != 2 ||
+        !(PyList_CheckExact(args[1]) || PyTuple_CheckExact(args[1])) ||
+        (PySequence_Fast_GET_SIZE(args[1]) > 0 && !PyObject_HasAttr(PySequence_Fast_GET_ITEM(args[1], 0), s_ref_cnt)))
+        return hook_slow(self, args, count, kwnames);
+    if ((pools = marked(args[0])) == NULL)
+        return PyErr_Occurred() ? NULL : hook_original(self, args, count, NULL);
+    ids = ids_of(args[1], 1);
+    if (ids == NULL && state_failed(self->state, self->where) < 0) {
+        Py_DECREF(pools);
+        return NULL;
+    }
+    result = hook_original(self, args, count, NULL);
+    if (result != NULL && ids != NULL && PyList_GET_SIZE(ids) > 0) {
+        self->counter->count++;
+        if (lives(self, TOUCH, pools, ids) < 0)
+            result = hook_failed(self, result);
+    }
+    Py_XDECREF(ids);
+    Py_DECREF(pools);
+    return result;
+}
+
+/* `Scheduler.schedule()`: counts where something was scheduled; with workers elsewhere Python hands it over */
+FUNCTION(hook_schedule)
+{
+    Hook *self = (Hook *)callable;
+    PyObject *result;
+    int there;
+    if (PASSES(self))
+        return hook_original(self, args, count, kwnames);
+    if (PyVectorcall_NARGS(count) < 1 || (there = is_set(args[0], s__kvsan_remote)) != 0) {
+        PyErr_Clear();
+        return hook_slow(self, args, count, kwnames);
+    }
+    if ((result = hook_original(self, args, count, kwnames)) == NULL)
+        return NULL;
+    if ((there = is_set(result, s_total_num_scheduled_tokens)) < 0)
+        return hook_failed(self, result);
+    self->counter->count += there;
+    return result;
+}
+
+/* `Scheduler.update_from_output(scheduler_output, model_runner_output)`: one that comes from another process is taken
+   over in Python */
+FUNCTION(hook_output)
+{
+    Hook *self = (Hook *)callable;
+    PyObject *token;
+    if (PASSES(self))
+        return hook_original(self, args, count, kwnames);
+    if (kwnames != NULL || PyVectorcall_NARGS(count) != 3)
+        return hook_slow(self, args, count, kwnames);
+    token = look_up(args[2], s_kvsan_token);
+    if (token != NULL || PyErr_Occurred()) {
+        PyErr_Clear();
+        Py_XDECREF(token);
+        return hook_slow(self, args, count, kwnames);
+    }
+    self->counter->count++;
+    return hook_original(self, args, count, NULL);
+}
+
+/* `bind_connector_metadata(metadata)`: in `slow` once copies are asked for */
+FUNCTION(hook_bound)
+{
+    Hook *self = (Hook *)callable;
+    int asked;
+    if (kwnames != NULL || PyVectorcall_NARGS(count) != 2)
+        return hook_slow(self, args, count, kwnames);
+    if ((asked = is_set(args[1], s_load_gpu_blocks)) == 0)
+        asked = is_set(args[1], s_store_gpu_blocks);
+    if (asked != 0) {
+        PyErr_Clear();
+        return hook_slow(self, args, count, kwnames);
+    }
+    return hook_original(self, args, count, NULL);
+}
+
+#endif

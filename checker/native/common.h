@@ -1,0 +1,90 @@
+/* What every part uses: names that are looked up, a look-up that may fail in silence, errors that are not the engine's. */
+
+#ifndef KVSAN_COMMON_H
+#define KVSAN_COMMON_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <structmember.h>
+#include <time.h>
+
+/* Attributes and methods of the Python half, interned once. */
+#define NAMES_USED(X)                                                                                                  \
+    X(_ended) X(settle_up) X(fault) X(returned) X(thread_name) X(_refer) X(_otherwise) X(append) X(block_id)           \
+    X(ref_cnt) X(is_null) X(_kvsan_name) X(_kvsan_pools) X(_kvsan_remote) X(kvsan_token) X(non_blocking)               \
+    X(total_num_scheduled_tokens) X(load_gpu_blocks) X(store_gpu_blocks) X(_turn) X(hook) X(messages) X(name) X(pool)   \
+    X(suspects) X(device_pool) X(current_stream) X(_kvsan_steps) X(_kvsan_open) X(_kvsan_empty) X(take) X(count)       \
+    X(_before) X(_crosses) X(scheduled_cached_reqs) X(num_scheduled_tokens) X(scheduled_new_reqs) X(finished_req_ids)  \
+    X(req_ids) X(new_block_ids) X(num_computed_tokens) X(resumed_req_ids) X(new_block_ids_to_zero) X(forward)          \
+    X(stream) X(compute) X(put) X(get)
+
+#define X(name) static PyObject *s_##name;
+NAMES_USED(X)
+#undef X
+
+static PyObject *hazard_class;    /* KvsanHazard: the one error that the engine is meant to see */
+static PyObject *perf_counter_ns; /* time.perf_counter_ns, for which the clock is read here */
+static int clock_is_monotonic;    /* whether that is so on this machine */
+
+static int intern_names(void)
+{
+#define X(name)                                                                                                        \
+    if ((s_##name = PyUnicode_InternFromString(#name)) == NULL)                                                        \
+        return -1;
+    NAMES_USED(X)
+#undef X
+    return 0;
+}
+
+/* The attribute, a new reference; NULL without an error if there is none, with one if something else went wrong. */
+static PyObject *look_up(PyObject *object, PyObject *name)
+{
+    PyObject *found;
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject_GetOptionalAttr(object, name, &found);
+#else
+    _PyObject_LookupAttr(object, name, &found);
+#endif
+    return found;
+}
+
+/* 1 if the attribute is there and true, 0 if not, -1 with an error. */
+static int is_set(PyObject *object, PyObject *name)
+{
+    PyObject *found = look_up(object, name);
+    int answer;
+    if (found == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    answer = PyObject_IsTrue(found);
+    Py_DECREF(found);
+    return answer;
+}
+
+/* The error that is set, with its traceback, taken off; a new reference. */
+static PyObject *take_error(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *kind, *value, *at;
+    PyErr_Fetch(&kind, &value, &at);
+    PyErr_NormalizeException(&kind, &value, &at);
+    if (at != NULL)
+        PyException_SetTraceback(value, at);
+    Py_XDECREF(kind);
+    Py_XDECREF(at);
+    return value;
+#endif
+}
+
+static void put_back_error(PyObject *error)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(error);
+#else
+    PyErr_Restore(Py_NewRef(Py_TYPE(error)), error, PyException_GetTraceback(error));
+#endif
+}
+
+#endif

@@ -1,0 +1,279 @@
+/* Records, waits, queries and event syncs (`torch/calls.py`), and the tensor methods that mostly are none (`copies.py`).
+
+   A call that does not block is made and logged under the lock; `busy` says meanwhile that calls inside it are part of
+   it. A call that blocks has its line at its entry, and no lock. */
+
+#ifndef KVSAN_ORDER_H
+#define KVSAN_ORDER_H
+
+#include "hook.h"
+
+#define FUNCTION(name)                                                                                                 \
+    static PyObject *name(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames)
+
+/* Makes the call as it is if nobody looks or it is part of another one, and leaves what is not usual to Python. `slot`
+   and `lock` are set for what follows. */
+#define BEGIN(least, most)                                                                                             \
+    Hook *self = (Hook *)callable;                                                                                     \
+    Py_ssize_t given = PyVectorcall_NARGS(count);                                                                      \
+    Slot *slot;                                                                                                        \
+    Lock *lock;                                                                                                        \
+    if (PASSES(self) || (slot = slot_of(self->here)) == NULL || slot->busy)                                            \
+        return hook_original(self, args, count, kwnames);                                                              \
+    if (kwnames != NULL || given < (least) || given > (most) || (lock = hook_lock(self)) == NULL)                      \
+        return hook_slow(self, args, count, kwnames);                                                                  \
+    if (lock_take(lock) < 0) {                                                                                         \
+        Py_DECREF(lock);                                                                                               \
+        return NULL;                                                                                                   \
+    }
+
+#define MAKE_THE_CALL                                                                                                  \
+    slot->busy = 1;                                                                                                    \
+    result = hook_original(self, args, count, NULL);                                                                   \
+    if (result != NULL)                                                                                                \
+    self->counter->count++
+
+#define END                                                                                                            \
+    slot->busy = 0;                                                                                                    \
+    lock_leave(lock);                                                                                                  \
+    Py_DECREF(lock);                                                                                                   \
+    return result
+
+/* A tuple of the parts, whose references are taken over; NULL with an error if one of them is. */
+static PyObject *line_of(PyObject **parts, Py_ssize_t size)
+{
+    PyObject *line = NULL;
+    Py_ssize_t i;
+    for (i = 0; i < size && parts[i] != NULL; i++)
+        ;
+    if (i == size && (line = PyTuple_New(size)) != NULL) {
+        for (i = 0; i < size; i++)
+            PyTuple_SET_ITEM(line, i, parts[i]);
+        return line;
+    }
+    for (i = 0; i < size; i++)
+        Py_XDECREF(parts[i]);
+    return NULL;
+}
+
+/* `(code, by, on, event, now)`, each looked up only if all before it were. */
+static PyObject *order_line(Hook *self, long code, PyObject *stream, PyObject *event)
+{
+    PyObject *parts[5] = {NULL};
+    if ((parts[0] = PyLong_FromLong(code)) != NULL && (parts[1] = state_thread(self->state)) != NULL &&
+        (parts[2] = namer_name(self->namer, stream)) != NULL && (parts[3] = names_name(self->names, event)) != NULL)
+        parts[4] = state_now(self->state);
+    return line_of(parts, 5);
+}
+
+static PyObject *of_event(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, long code)
+{
+    PyObject *result;
+    BEGIN(1, 2)
+    MAKE_THE_CALL;
+    if (result != NULL && state_add(self->state, order_line(self, code, given > 1 ? args[1] : NULL, args[0])) < 0)
+        result = hook_failed(self, result);
+    END;
+}
+
+/* `event.record(stream=None)` */
+FUNCTION(hook_record)
+{
+    return of_event(callable, args, count, kwnames, RECORD);
+}
+
+/* `event.wait(stream=None)` */
+FUNCTION(hook_wait)
+{
+    return of_event(callable, args, count, kwnames, WAIT);
+}
+
+static PyObject *of_stream(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, long code)
+{
+    PyObject *result;
+    BEGIN(1, 2)
+    MAKE_THE_CALL;
+    if (result != NULL) {
+        PyObject *event = given > 1 && args[1] != Py_None ? args[1] : result;
+        if (state_add(self->state, order_line(self, code, args[0], event)) < 0)
+            result = hook_failed(self, result);
+    }
+    END;
+}
+
+/* `stream.record_event(event=None)`, which makes one where it is given none */
+FUNCTION(hook_record_event)
+{
+    return of_stream(callable, args, count, kwnames, RECORD);
+}
+
+/* `stream.wait_event(event)` */
+FUNCTION(hook_wait_event)
+{
+    return of_stream(callable, args, count, kwnames, WAIT);
+}
+
+/* `recorder.wait_stream`: a record of a fresh event, a wait for it, its end. */
+static int wait_stream_lines(Hook *self, PyObject *on, PyObject *other)
+{
+    State *state = self->state;
+    PyObject *event = NULL, *by = NULL, *now = NULL;
+    PyObject *waits = namer_name(self->namer, on), *records = waits == NULL ? NULL : namer_name(self->namer, other);
+    int done = -1;
+    if (records == NULL || (event = names_fresh(self->names)) == NULL || (by = state_thread(state)) == NULL ||
+        (now = state_now(state)) == NULL)
+        goto done;
+    if (state_add(state, Py_BuildValue("(lOOOO)", (long)RECORD, by, records, event, now)) < 0 ||
+        state_add(state, Py_BuildValue("(lOOOO)", (long)WAIT, by, waits, event, now)) < 0 ||
+        state_add(state, Py_BuildValue("(lOOO)", (long)DROP, by, event, now)) < 0)
+        goto done;
+    done = 0;
+done:
+    Py_XDECREF(waits);
+    Py_XDECREF(records);
+    Py_XDECREF(event);
+    Py_XDECREF(by);
+    Py_XDECREF(now);
+    return done;
+}
+
+/* `stream.wait_stream(other)` */
+FUNCTION(hook_wait_stream)
+{
+    PyObject *result;
+    BEGIN(2, 2)
+    MAKE_THE_CALL;
+    if (result != NULL && wait_stream_lines(self, args[0], args[1]) < 0)
+        result = hook_failed(self, result);
+    END;
+}
+
+/* `event.query()`: the answer is part of the line */
+FUNCTION(hook_query)
+{
+    PyObject *result;
+    BEGIN(1, 1)
+    MAKE_THE_CALL;
+    if (result != NULL) {
+        PyObject *parts[5] = {NULL};
+        int answer = PyObject_IsTrue(result);
+        if (answer >= 0 && (parts[0] = PyLong_FromLong(POLL)) != NULL &&
+            (parts[1] = state_thread(self->state)) != NULL && (parts[2] = names_name(self->names, args[0])) != NULL &&
+            (parts[3] = PyBool_FromLong(answer)) != NULL)
+            parts[4] = state_now(self->state);
+        if (state_add(self->state, line_of(parts, 5)) < 0)
+            result = hook_failed(self, result);
+    }
+    END;
+}
+
+/* `event.synchronize()`: its line is held from the entry on, and settled when it has returned or failed */
+FUNCTION(hook_synchronize)
+{
+    PyObject *result, *parts[5] = {NULL};
+    Held *held;
+    BEGIN(1, 1)
+    self->counter->count++;
+    if ((parts[0] = state_thread(self->state)) != NULL && (parts[1] = names_name(self->names, args[0])) != NULL) {
+        parts[2] = Py_NewRef(Py_None);
+        parts[3] = Py_NewRef(Py_None);
+        parts[4] = state_now(self->state);
+    }
+    held = state_hold(self->state, line_of(parts, 5));
+    if (held == NULL && state_failed(self->state, self->where) < 0) {
+        lock_leave(lock);
+        Py_DECREF(lock);
+        return NULL;
+    }
+    lock_leave(lock);
+    Py_DECREF(lock);
+    slot->busy = 1;
+    result = hook_original(self, args, count, NULL);
+    slot->busy = 0;
+    if (held != NULL && self->state->on) {
+        PyObject *error = result == NULL ? take_error() : NULL, *done;
+        lock = hook_lock(self);
+        if (lock != NULL && lock_take(lock) < 0) {
+            Py_DECREF(lock); /* a signal's handler raised: its exception is the engine's */
+            Py_DECREF(held);
+            Py_XDECREF(error);
+            Py_XDECREF(result);
+            return NULL;
+        }
+        if (lock != NULL && held->told == Py_False) {
+            Py_XSETREF(held->done, Py_NewRef(result != NULL ? Py_True : Py_False));
+        } else {
+            done = PyObject_CallMethodObjArgs((PyObject *)self->state, s_returned, held,
+                                              result != NULL ? Py_True : Py_False, NULL);
+            if (done == NULL) {
+                Py_CLEAR(result);
+                Py_CLEAR(error);
+            }
+            Py_XDECREF(done);
+        }
+        if (lock != NULL) {
+            lock_leave(lock);
+            Py_DECREF(lock);
+        }
+        if (error != NULL)
+            put_back_error(error);
+    }
+    Py_XDECREF(held);
+    return result;
+}
+
+/* `graph.replay()`, of one that touches nothing: `more` is whoever found that out */
+FUNCTION(hook_replay)
+{
+    Hook *self = (Hook *)callable;
+    PyObject *kept;
+    if (PASSES(self))
+        return hook_original(self, args, count, kwnames);
+    kept = PyVectorcall_NARGS(count) == 1 ? look_up(args[0], s__kvsan_empty) : NULL;
+    if (kept == NULL || kept != self->more) {
+        PyErr_Clear();
+        Py_XDECREF(kept);
+        return hook_slow(self, args, count, kwnames);
+    }
+    Py_DECREF(kept);
+    self->counter->count++;
+    return hook_original(self, args, count, kwnames);
+}
+
+/* ── tensor methods: `more` is the list of registered pools, or a pair of it and what the method looks for ────────── */
+
+/* `target.copy_(source, non_blocking)`: without a registered pool one that does not block is none of ours */
+FUNCTION(hook_copy)
+{
+    Hook *self = (Hook *)callable;
+    Py_ssize_t given = PyVectorcall_NARGS(count);
+    if (PASSES(self))
+        return hook_original(self, args, count, kwnames);
+    if (PyList_GET_SIZE(self->more) == 0) {
+        if (kwnames == NULL && given == 3 && args[2] == Py_True)
+            return hook_original(self, args, count, kwnames);
+        if (kwnames != NULL && given == 2 && PyTuple_GET_SIZE(kwnames) == 1 && args[2] == Py_True &&
+            PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, 0), s_non_blocking) == 0)
+            return hook_original(self, args, count, kwnames);
+    }
+    return hook_slow(self, args, count, kwnames);
+}
+
+/* `tensor.to(…)`: the same; nor does a change of type alone */
+FUNCTION(hook_to)
+{
+    Hook *self = (Hook *)callable;
+    Py_ssize_t given = PyVectorcall_NARGS(count), i;
+    if (PASSES(self))
+        return hook_original(self, args, count, kwnames);
+    if (PyList_GET_SIZE(PyTuple_GET_ITEM(self->more, 0)) == 0) {
+        if (kwnames == NULL && given == 2 && (PyObject *)Py_TYPE(args[1]) == PyTuple_GET_ITEM(self->more, 1))
+            return hook_original(self, args, count, kwnames);
+        for (i = 0; kwnames != NULL && i < PyTuple_GET_SIZE(kwnames); i++)
+            if (args[given + i] == Py_True && PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, i), s_non_blocking) == 0)
+                return hook_original(self, args, count, kwnames);
+    }
+    return hook_slow(self, args, count, kwnames);
+}
+
+#endif

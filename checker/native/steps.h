@@ -1,0 +1,295 @@
+/* The forward of each step (`vllm/runners.py`), and what its message says (`vllm/steps.py`): usually that the same
+   requests go on by a token each. */
+
+#ifndef KVSAN_STEPS_H
+#define KVSAN_STEPS_H
+
+#include "hook.h"
+#include "order.h"
+
+/* What a hook of a runner needs besides: a tuple `(engine, begin, at, dummy, where, log)`. */
+enum { ENGINE, BEGIN_SLOWLY, OUTPUT_AT, DUMMY_AT, SITE, LOG_SLOWLY, PARTS };
+
+static inline PyObject *part(Hook *self, int which)
+{
+    return PyTuple_GET_ITEM(self->more, which);
+}
+
+/* Whether a dict's keys and values are those of two lists, in order. -1 with an error. */
+static int dict_is(PyObject *dict, PyObject *keys, PyObject *values)
+{
+    PyObject *key, *value;
+    Py_ssize_t at = 0, i = 0;
+    int same = PyDict_GET_SIZE(dict) == PyList_GET_SIZE(keys) && PyList_GET_SIZE(keys) == PyList_GET_SIZE(values);
+    while (same == 1 && PyDict_Next(dict, &at, &key, &value)) {
+        same = i < PyList_GET_SIZE(keys) && i < PyList_GET_SIZE(values);
+        if (same == 1)
+            same = PyObject_RichCompareBool(key, PyList_GET_ITEM(keys, i), Py_EQ);
+        if (same == 1)
+            same = PyObject_RichCompareBool(value, PyList_GET_ITEM(values, i), Py_EQ);
+        i++;
+    }
+    return same;
+}
+
+/* `[(name, [list, …]), …]` of the requests that got blocks, `()` if none did. */
+static PyObject *grown(PyObject *names, PyObject *more)
+{
+    PyObject *out = NULL;
+    Py_ssize_t i, group;
+    for (i = 0; i < PyList_GET_SIZE(more); i++) {
+        PyObject *ids = PyList_GET_ITEM(more, i), *lists, *pair;
+        int some = ids == Py_None ? 0 : PyObject_IsTrue(ids), done;
+        if (some < 0)
+            goto failed;
+        if (!some)
+            continue;
+        if (out == NULL && (out = PyList_New(0)) == NULL)
+            return NULL;
+        if ((lists = PySequence_List(ids)) == NULL)
+            goto failed;
+        for (group = 0; group < PyList_GET_SIZE(lists); group++) {
+            PyObject *copy = PySequence_List(PyList_GET_ITEM(lists, group));
+            if (copy == NULL || PyList_SetItem(lists, group, copy) < 0) {
+                Py_DECREF(lists);
+                goto failed;
+            }
+        }
+        if ((pair = Py_BuildValue("(ON)", PyList_GET_ITEM(names, i), lists)) == NULL)
+            goto failed;
+        done = PyList_Append(out, pair);
+        Py_DECREF(pair);
+        if (done < 0)
+            goto failed;
+    }
+    return out == NULL ? PyTuple_New(0) : out;
+failed:
+    Py_XDECREF(out);
+    return NULL;
+}
+
+/* An attribute that must be a list, a new reference; NULL without an error if it is none. */
+static PyObject *list_of(PyObject *object, PyObject *name)
+{
+    PyObject *found = look_up(object, name);
+    if (found != NULL && !PyList_CheckExact(found))
+        Py_CLEAR(found);
+    return found;
+}
+
+/* `Messages.take` where the requests are those of the step before and none is new, finished or resumed. NULL without an
+   error if that is not so. */
+static PyObject *usual_message(PyObject *messages, PyObject *output)
+{
+    PyObject *message = NULL, *cached = NULL, *names = NULL, *more = NULL, *computed = NULL, *before = NULL;
+    PyObject *scheduled = look_up(output, s_num_scheduled_tokens);
+    int other;
+    if (scheduled == NULL || !PyDict_CheckExact(scheduled) || PyDict_GET_SIZE(scheduled) == 0)
+        goto done;
+    if ((other = is_set(output, s_scheduled_new_reqs)) == 0 && (other = is_set(output, s_finished_req_ids)) == 0)
+        other = is_set(messages, s__crosses);
+    if (other != 0 || (cached = look_up(output, s_scheduled_cached_reqs)) == NULL ||
+        is_set(cached, s_resumed_req_ids) != 0 || (names = list_of(cached, s_req_ids)) == NULL ||
+        (more = list_of(cached, s_new_block_ids)) == NULL ||
+        (computed = list_of(cached, s_num_computed_tokens)) == NULL ||
+        PyList_GET_SIZE(more) != PyList_GET_SIZE(names))
+        goto done;
+    before = look_up(messages, s__before);
+    if (before == NULL || !PyTuple_CheckExact(before) || PyTuple_GET_SIZE(before) != 3 ||
+        !PyList_CheckExact(PyTuple_GET_ITEM(before, 0)) || !PyList_CheckExact(PyTuple_GET_ITEM(before, 1)) ||
+        !PyList_CheckExact(PyTuple_GET_ITEM(before, 2)) ||
+        PyObject_RichCompareBool(names, PyTuple_GET_ITEM(before, 0), Py_EQ) != 1 ||
+        dict_is(scheduled, PyTuple_GET_ITEM(before, 1), PyTuple_GET_ITEM(before, 2)) != 1)
+        goto done;
+    if ((more = Py_NewRef(more)) != NULL) {
+        PyObject *got = grown(names, more), *count, *one;
+        Py_DECREF(more);
+        if (got == NULL)
+            goto done;
+        message = Py_BuildValue("(()()ON()NOO())", Py_None, got, PyList_GetSlice(computed, 0, PyList_GET_SIZE(computed)),
+                                Py_None, Py_None);
+        if (message == NULL)
+            goto done;
+        count = PyObject_GetAttr(messages, s_count);
+        one = count == NULL ? NULL : PyLong_FromSsize_t(PyLong_AsSsize_t(count) + 1);
+        if (one == NULL || PyErr_Occurred() || PyObject_SetAttr(messages, s_count, one) < 0)
+            Py_CLEAR(message);
+        Py_XDECREF(count);
+        Py_XDECREF(one);
+    }
+done:
+    Py_XDECREF(scheduled);
+    Py_XDECREF(cached);
+    Py_XDECREF(names);
+    Py_XDECREF(more);
+    Py_XDECREF(computed);
+    Py_XDECREF(before);
+    return message;
+}
+
+/* A step begins. 0 or -1 with an error. */
+static int count_step(State *state)
+{
+    PyObject *sampling = state->sampling, *done;
+    if (sampling == NULL || !PyObject_TypeCheck(sampling, &CounterType) || --((Counter *)sampling)->count >= 0)
+        return 0;
+    Py_INCREF(sampling);
+    done = PyObject_CallMethodNoArgs(sampling, s__turn);
+    Py_DECREF(sampling);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
+/* `_begin`: the recorder is told what the forward will touch. What hooks of it need, a new reference; `None` if there
+   is no forward. */
+static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
+{
+    State *state = self->state;
+    PyObject *engine = part(self, ENGINE), *told = NULL, *token, *suspects, *messages = NULL, *message, *name, *pool;
+    Lock *lock;
+    int other, done;
+    if (count_step(state) < 0)
+        return NULL;
+    token = look_up(output, s_kvsan_token);
+    suspects = look_up(engine, s_suspects);
+    other = token != NULL || suspects == NULL || !PyTuple_CheckExact(suspects) || PyTuple_GET_SIZE(suspects) != 0;
+    Py_XDECREF(token);
+    Py_XDECREF(suspects);
+    if (!other)
+        told = look_up(runner, s__kvsan_steps);
+    if (other || told == NULL || told == Py_None || is_set(output, s_new_block_ids_to_zero) != 0)
+        goto slowly;
+    if ((messages = look_up(told, s_messages)) == NULL || (message = usual_message(messages, output)) == NULL)
+        goto slowly;
+    Py_DECREF(messages);
+    name = PyObject_GetAttr(told, s_name);
+    pool = PyObject_GetAttr(told, s_pool);
+    if (name == NULL || pool == NULL || PyObject_SetAttr(engine, s_device_pool, pool) < 0 ||
+        state_enter(state, &lock) < 0) {
+        Py_DECREF(message);
+        done = -1;
+    } else {
+        done = state_tell(state, name, message);
+        state_leave(lock);
+    }
+    Py_XDECREF(name);
+    Py_XDECREF(pool);
+    if (done < 0)
+        Py_CLEAR(told);
+    return told;
+slowly:
+    PyErr_Clear();
+    Py_XDECREF(told);
+    Py_XDECREF(messages);
+    return PyObject_CallFunctionObjArgs(part(self, BEGIN_SLOWLY), runner, output, NULL);
+}
+
+/* `_log`: the line of the forward, on the stream that is current. */
+static int forward_line(Hook *self, PyObject *told)
+{
+    State *state = self->state;
+    PyObject *hook = NULL, *messages = NULL, *name = NULL, *step = NULL, *on = NULL, *by = NULL, *now = NULL;
+    Lock *lock = NULL;
+    int done = -1;
+    if ((hook = PyObject_GetAttr(told, s_hook)) == NULL || !PyObject_TypeCheck(hook, &CounterType) ||
+        (messages = PyObject_GetAttr(told, s_messages)) == NULL || (name = PyObject_GetAttr(told, s_name)) == NULL ||
+        (step = PyObject_GetAttr(messages, s_count)) == NULL)
+        goto done;
+    ((Counter *)hook)->count++;
+    on = namer_current(self->namer);
+    if (on == NULL && !PyErr_Occurred())
+        on = PyObject_CallMethodOneArg(part(self, ENGINE), s_current_stream, s_compute);
+    if (on == NULL || state_enter(state, &lock) < 0)
+        goto done;
+    if ((by = state_thread(state)) != NULL && (now = state_now(state)) != NULL &&
+        state_add(state, Py_BuildValue("(lOOOOOOOOOOOO)", (long)ACCESS, by, on, name, Py_None, s_forward, s_stream,
+                                       Py_False, Py_None, step, Py_None, part(self, SITE), now)) >= 0)
+        done = 0;
+    state_leave(lock);
+done:
+    Py_XDECREF(hook);
+    Py_XDECREF(messages);
+    Py_XDECREF(name);
+    Py_XDECREF(step);
+    Py_XDECREF(on);
+    Py_XDECREF(by);
+    Py_XDECREF(now);
+    return done;
+}
+
+static int is_forward(PyObject *told)
+{
+    return told != NULL && told != Py_None;
+}
+
+/* `GPUModelRunner.execute_model(scheduler_output, …)` whose forward passes `_model_forward` */
+FUNCTION(hook_execute)
+{
+    Hook *self = (Hook *)callable;
+    PyObject *told, *open;
+    Py_ssize_t at = PyLong_AsSsize_t(part(self, OUTPUT_AT));
+    if (PASSES(self))
+        return hook_original(self, args, count, kwnames);
+    if (PyVectorcall_NARGS(count) <= at)
+        return hook_slow(self, args, count, kwnames);
+    told = begin(self, args[0], args[at]);
+    if (told == NULL || PyObject_SetAttr(args[0], s__kvsan_open, told) < 0) {
+        Py_XDECREF(told);
+        if (state_failed(self->state, self->where) < 0)
+            return NULL;
+        return hook_original(self, args, count, kwnames);
+    }
+    Py_DECREF(told);
+    told = hook_original(self, args, count, kwnames);
+    if (told != NULL) { /* what the engine gave back */
+        open = look_up(args[0], s__kvsan_open);
+        if (is_forward(open)) { /* a forward that did not pass */
+            PyObject *done = PyObject_CallFunctionObjArgs(part(self, LOG_SLOWLY), args[0], NULL);
+            if (done == NULL)
+                told = hook_failed(self, told);
+            Py_XDECREF(done);
+        } else if (open == NULL && PyErr_Occurred())
+            told = hook_failed(self, told);
+        Py_XDECREF(open);
+    }
+    return told;
+}
+
+/* `GPUModelRunner._model_forward(…)` */
+FUNCTION(hook_forward)
+{
+    Hook *self = (Hook *)callable;
+    PyObject *told, *result = hook_original(self, args, count, kwnames);
+    if (result == NULL || PyVectorcall_NARGS(count) < 1)
+        return result;
+    told = look_up(args[0], s__kvsan_open);
+    if (is_forward(told)) {
+        if (PyObject_SetAttr(args[0], s__kvsan_open, Py_None) < 0 || (self->state->on && forward_line(self, told) < 0))
+            result = hook_failed(self, result);
+    } else if (PyErr_Occurred())
+        result = hook_failed(self, result);
+    Py_XDECREF(told);
+    return result;
+}
+
+/* `GPUModelRunner.execute_model(scheduler_output, …)` whose forward is over when it returns */
+FUNCTION(hook_execute_at_end)
+{
+    Hook *self = (Hook *)callable;
+    PyObject *told, *result;
+    Py_ssize_t at = PyLong_AsSsize_t(part(self, OUTPUT_AT)), given = PyVectorcall_NARGS(count);
+    if (PASSES(self))
+        return hook_original(self, args, count, kwnames);
+    if (kwnames != NULL || given <= at || given > PyLong_AsSsize_t(part(self, DUMMY_AT)))
+        return hook_slow(self, args, count, kwnames);
+    told = begin(self, args[0], args[at]);
+    if (told == NULL && state_failed(self->state, self->where) < 0)
+        return NULL;
+    result = hook_original(self, args, count, NULL);
+    if (result != NULL && is_forward(told) && self->state->on && forward_line(self, told) < 0)
+        result = hook_failed(self, result);
+    Py_XDECREF(told);
+    return result;
+}
+
+#endif
