@@ -807,13 +807,17 @@ static int log_order(LogState *log, int kind, PyObject *by, PyObject *on, PyObje
     return result;
 }
 
-/* Ids as words. Compilers make several at once of it only if they are asked to. */
+/* Ids as words; whether all of them fit. Compilers make several at once of it only if they are asked to. */
 #if defined(__GNUC__) && !defined(__clang__)
 __attribute__((optimize("O3")))
 #endif
-static void narrow(int32_t *restrict to, const int64_t *restrict from, Py_ssize_t count) {
-    for (Py_ssize_t at = 0; at < count; at++)
+static int narrow(int32_t *restrict to, const int64_t *restrict from, Py_ssize_t count) {
+    uint64_t all = 0;
+    for (Py_ssize_t at = 0; at < count; at++) {
         to[at] = (int32_t)from[at];
+        all |= (uint64_t)from[at];
+    }
+    return all <= INT32_MAX;
 }
 
 /* A pool's ids as two items, new references. 1: done, or there are none; 0: something else, or no room; -1: raised. */
@@ -1059,8 +1063,13 @@ static PyObject *bytes_of(PyObject *given, int *other) {
         *other = 1;
         return NULL;
     }
-    if (ids.count)
-        made = PyBytes_FromStringAndSize((const char *)ids.at, ids.count * (Py_ssize_t)sizeof(int64_t));
+    if (ids.count) {  /* as int32 and a byte that says so (attach/lines.py): half as much to hand over */
+        made = PyBytes_FromStringAndSize(NULL, ids.count * (Py_ssize_t)sizeof(int32_t) + 1);
+        if (made != NULL && narrow((int32_t *)PyBytes_AS_STRING(made), ids.at, ids.count))
+            PyBytes_AS_STRING(made)[ids.count * (Py_ssize_t)sizeof(int32_t)] = 4;
+        else if (made != NULL)
+            Py_SETREF(made, PyBytes_FromStringAndSize((const char *)ids.at, ids.count * (Py_ssize_t)sizeof(int64_t)));
+    }
     ids_done(&ids);
     return made;
 }

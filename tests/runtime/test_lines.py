@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsan.checker import open_trace
+from kvsan.checker.attach.lines import ids_of
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.watched import ToRecorder
 from kvsan.model.ops import Op, Stream, Sync
@@ -405,3 +406,18 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
         grown = sys.getallocatedblocks() - blocks
     assert max(abs(b - a) for a, b in zip(before, after, strict=True)) < 400, (before, after)  # lines in the segment
     assert grown < 2_000, grown
+
+
+# ── ids on their way to a recorder ────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("ids", [[0], [5, 3], [1, 2, 3], [(1 << 31) - 1, 0], [1 << 31, 0], [-1, 7], list(range(999))])
+def test_ids_are_the_same_when_they_arrive(ids: list[int]) -> None:
+    """Of four bytes each if they fit, else of eight."""
+    recorder = Recorder()
+    recorder.batch = 9
+    device = Traced(NullDevice(), ToRecorder(recorder))
+    device.host("host").free("gpu", np.array(ids))
+    kept = recorder._queue[0][3]
+    assert ids_of(kept).tolist() == ids
+    assert len(kept) == (4 * len(ids) + 1 if min(ids) >= 0 and max(ids) < 1 << 31 else 8 * len(ids))
