@@ -5,7 +5,8 @@ something else; what counts then is how many cache lines of code, objects and di
 decode step are issued on a device that does nothing, and before each of them `SPOIL` bytes are read, which is not timed
 and empties the caches of the core (not those that all cores share). The calls are those of the default design at 64
 sequences (`gpu_engine.py cost` logs 5.1 lines a step): two records, the wait for the step before, a drop, a forward
-that reads and writes as many blocks as there; every other step two polls, every fourth an alloc, every eighth a store.
+that reads and writes as many blocks as there; every other step two polls, every fourth a free and an alloc, every
+eighth a store.
 
 All modes do a step in turn, in another order each round. A call's figure is the median over steps, for the bulk, and
 the mean, in which what is rare is too (a segment, a batch that is handed over, where the engine waits for the process
@@ -16,10 +17,10 @@ same without the extension, whose medians the others are to be compared with.
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -78,6 +79,7 @@ class Engine:
             yield lambda: host.query("loaded")
         if n % 4 == 1:
             taken = ids[-4:].copy()
+            yield lambda: host.free("gpu", taken)
             yield lambda: host.alloc("gpu", taken)
         if n % 8 == 2:
             stored, slots = ids[:4].copy(), ids[4:8].copy()
@@ -86,21 +88,28 @@ class Engine:
             yield lambda: host.wait("store", "compute_done")
             yield lambda: host.copy("store", copy)
             yield lambda: host.record("store", "stored")
+            yield lambda: host.wait("compute", "stored")
 
 
-LINES = (8 * 5 + 4 * 2 + 2 + 3) / 8
+LINES = (8 * 5 + 4 * 2 + 2 * 2 + 4) / 8
 """Of a step: a plan has none."""
 
 
-def engines(folder: Path, blocks: int) -> dict[str, Engine]:
+@contextmanager
+def engines(folder: Path, blocks: int) -> Iterator[dict[str, Engine]]:
     """An engine in each mode; `python` are those without the extension, if there is one."""
     quiet: dict[str, Any] = {"log_path": "/dev/null", "incident": 0}
+    sessions: list[Session] = []
+
+    def watched(session: Session) -> Engine:
+        sessions.append(session)
+        return Engine(session.watch(NullDevice(keep=False)), blocks)
 
     def made() -> Iterator[tuple[str, Engine]]:
-        logs = Session(Options(check=False, trace=str(folder / f"{len(os.listdir(folder))}.kvt"), **quiet))
+        trace = str(folder / f"{len(sessions)}.kvt")
         yield "nothing", Engine(Traced(NullDevice(keep=False), Nothing()), blocks)
-        yield "log", Engine(logs.watch(NullDevice(keep=False)), blocks)
-        yield "check", Engine(Session(Options(**quiet), beside=True).watch(NullDevice(keep=False)), blocks)
+        yield "log", watched(Session(Options(check=False, trace=trace, **quiet)))
+        yield "check", watched(Session(Options(**quiet), beside=True))
 
     out = {"bare": Engine(NullDevice(keep=False), blocks), **dict(made())}
     if lines.IN_C is not None:
@@ -108,7 +117,11 @@ def engines(folder: Path, blocks: int) -> dict[str, Engine]:
             for module in (plans, tracing):
                 patch.setattr(module, "IN_C", None)
             out |= {f"{mode}, python": engine for mode, engine in made()}
-    return out
+    try:
+        yield out
+    finally:
+        seen = [(session.recorder.on, session.close().findings) for session in sessions]
+    assert all(on and not found for on, found in seen)
 
 
 def took(modes: dict[str, Engine], rounds: int, spoil: int) -> dict[str, list[list[float]]]:
@@ -150,13 +163,13 @@ def added(times: dict[str, list[list[float]]], bare: str = "bare") -> dict[str, 
 @pytest.mark.parametrize("blocks", SIZES)
 def bench_lines_cold(benchmark: BenchmarkFixture, note: Note, tmp_path: Path, blocks: int) -> None:
     """The timed part is a step of the log, hot; `extra_info` has the cold ones."""
-    modes = engines(tmp_path, blocks)
-    for name, spoil in (("cold", SPOIL), ("hot", 64)):
-        found = added(took(modes, ROUNDS + WARM, spoil))
-        benchmark.extra_info[name] = found
-        for mode, one in found.items():
-            note(
-                f"lines, {name}, {blocks:,} blocks: {mode}",
-                f"+{one['median']:.1f} µs a step ({one['median'] / LINES:.2f} a line), mean +{one['mean']:.1f} µs",
-            )
-    benchmark(lambda: [call() for call in modes["log"].step()])
+    with engines(tmp_path, blocks) as modes:
+        for name, spoil in (("cold", SPOIL), ("hot", 64)):
+            found = added(took(modes, ROUNDS + WARM, spoil))
+            benchmark.extra_info[name] = found
+            for mode, one in found.items():
+                note(
+                    f"lines, {name}, {blocks:,} blocks: {mode}",
+                    f"+{one['median']:.1f} µs a step ({one['median'] / LINES:.2f} a line), mean +{one['mean']:.1f} µs",
+                )
+        benchmark(lambda: [call() for call in modes["log"].step()])

@@ -284,16 +284,21 @@ static int ids_asked(PyObject *given, Ids *out) {
     return 1;
 }
 
-/* 1: an array of int64 in one piece; 0: something else. The array outlives what is done with it. */
-static inline int ids_of(PyObject *given, Ids *out) {
-    if ((PyObject *)Py_TYPE(given) != ndarray)
-        return 0;
-    return fields_known ? ids_read(given, out) : ids_asked(given, out);
-}
-
 static inline void ids_done(Ids *ids) {
     if (ids->view.obj != NULL)
         PyBuffer_Release(&ids->view);
+}
+
+/* 1: an array of int64 in one piece, as C has them; 0: something else. The array outlives what is done with it. */
+static inline int ids_of(PyObject *given, Ids *out) {
+    if ((PyObject *)Py_TYPE(given) != ndarray || PY_BIG_ENDIAN)  /* the dtype is little-endian */
+        return 0;
+    if (!(fields_known ? ids_read(given, out) : ids_asked(given, out)))
+        return 0;
+    if ((uintptr_t)out->at % sizeof(int64_t) == 0)
+        return 1;
+    ids_done(out);
+    return 0;
 }
 
 /* Any ids, made an array first if need be. -1: an exception is set. */

@@ -55,13 +55,15 @@ def ids(rng: np.random.Generator, pool: str, most: int = 1_200) -> Any:
     """Blocks, as few, many or none, in an array of one sort or another."""
     count = int(rng.choice([0, 1, 3, 8, 512, 513, most], p=[0.05, 0.2, 0.3, 0.25, 0.07, 0.07, 0.06]))
     found = rng.permutation(POOLS[pool])[:count]
-    sort = rng.integers(8)
+    sort = rng.integers(9)
     if sort == 0:
         return found.astype(np.int32)
     if sort == 1:
         return found[::-1]
     if sort == 2:
         return np.stack((found, found), 1)[:, 0]
+    if sort == 3:
+        return np.frombuffer(b"x" + found.tobytes(), np.int64, len(found), 1) if count else found  # at an odd address
     return found
 
 
