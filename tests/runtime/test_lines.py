@@ -271,6 +271,27 @@ def test_the_extension_is_what_is_looked_at(tmp_path: Path) -> None:
     assert lines.IN_C.set_up(*kinds, Kernel, Copy), "the fields of a numpy array are not where numpy's header has them"
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_arrays_that_are_asked(tmp_path: Path, seed: int) -> None:
+    """Were a numpy's fields not where they are expected, the buffer protocol would say the same."""
+
+    def not_flat(given: Any) -> Any:
+        """Where the extension looks how an array lies, it finds something else."""
+        made = lines._as_ids(given)
+        return made.reshape(1, -1) if isinstance(given, tuple) else made
+
+    kinds = DeviceError, time.perf_counter_ns, type(threading.RLock()), Kernel, Copy
+    found = []
+    for how, known in ((not_flat, False), (lines._as_ids, True)):
+        assert lines.IN_C.set_up(np.ndarray, lines.IDS, how, *kinds) is known
+        path = tmp_path / f"{known}.kvt"
+        with Log(path, words=1 << 14) as log:
+            seen = driven(log, seed)
+        with open_trace(path) as trace:
+            found.append((seen, timeless(list(trace))))
+    assert found[0] == found[1]
+
+
 # ── what fails in a line ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
