@@ -10,12 +10,14 @@
 #include "common.h"
 #include "lock.h"
 #include "here.h"
+#include "packed.h"
 #include "state.h"
 #include "names.h"
 #include "hook.h"
 #include "order.h"
 #include "blocks.h"
 #include "steps.h"
+#include "hand.h"
 
 #define VERSION 1
 
@@ -104,18 +106,20 @@ static PyObject *Hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-/* `set_up(hazard, held)`: the error that goes to the engine, and the class of blocking calls' lines. */
+/* `set_up(hazard, held, encoded)`: the error that goes to the engine, the class of blocking calls' lines, and what
+   encodes lines that have no form here. */
 static PyObject *set_up(PyObject *module, PyObject *args)
 {
-    PyObject *hazard, *held;
+    PyObject *hazard, *held, *encoded;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OO!:set_up", &hazard, &PyType_Type, &held))
+    if (!PyArg_ParseTuple(args, "OO!O:set_up", &hazard, &PyType_Type, &held, &encoded))
         return NULL;
     if (!PyType_IsSubtype((PyTypeObject *)held, &HeldType)) {
         PyErr_SetString(PyExc_TypeError, "held: a subclass of Held");
         return NULL;
     }
     Py_XSETREF(hazard_class, Py_NewRef(hazard));
+    Py_XSETREF(encode_slowly, Py_NewRef(encoded));
     Py_XSETREF(held_class, (PyTypeObject *)Py_NewRef(held));
     Py_RETURN_NONE;
 }
@@ -145,7 +149,7 @@ static int see_clock(void)
 }
 
 static PyMethodDef functions[] = {
-    {"set_up", set_up, METH_VARARGS, "set_up(hazard, held)"},
+    {"set_up", set_up, METH_VARARGS, "set_up(hazard, held, encoded)"},
 #ifdef KVSAN_METER
     {"meter", meter_read, METH_NOARGS, "[(original, calls, ns), …] since the last time."},
 #endif
@@ -168,6 +172,7 @@ PyMODINIT_FUNC PyInit__hot(void)
     } types[] = {
         {"Lock", &LockType},   {"Here", &HereType},       {"State", &StateType}, {"Held", &HeldType},
         {"Names", &NamesType}, {"Counter", &CounterType}, {"Namer", &NamerType}, {"Hook", &HookType},
+        {"Packed", &PackedType},
     };
     PyObject *module;
     size_t i;
@@ -183,7 +188,7 @@ PyMODINIT_FUNC PyInit__hot(void)
         if (PyType_Ready(types[i].type) < 0 ||
             PyModule_AddObjectRef(module, types[i].name, (PyObject *)types[i].type) < 0)
             goto failed;
-    if (PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 ||
+    if (add_hands(module) < 0 || PyModule_AddIntConstant(module, "VERSION", VERSION) < 0 ||
         PyModule_AddStringConstant(module, "SOURCE", KVSAN_SOURCE) < 0)
         goto failed;
     return module;

@@ -202,6 +202,12 @@ FUNCTION(hook_synchronize)
         }
         if (lock != NULL && held->told == Py_False) {
             Py_XSETREF(held->done, Py_NewRef(result != NULL ? Py_True : Py_False));
+        } else if (lock != NULL && self->state->packed != NULL) {
+            Py_XSETREF(held->done, Py_NewRef(result != NULL ? Py_True : Py_False));
+            if (state_settled(self->state, held) < 0)
+                result = hook_failed(self, result);
+            if (result == NULL && PyErr_Occurred())
+                Py_CLEAR(error);
         } else {
             done = PyObject_CallMethodObjArgs((PyObject *)self->state, s_returned, held,
                                               result != NULL ? Py_True : Py_False, NULL);

@@ -11,16 +11,15 @@
 #include "common.h"
 #include "here.h"
 #include "lock.h"
-
-/* As in `lines.py`. */
-enum { ACCESS, RECORD, WAIT, SYNC, POLL, PUT, GET, ALLOC, FREE, TOUCH, DROP, HELD, SETTLED, GONE, TOLD };
+#include "packed.h"
 
 typedef struct {
     PyObject_HEAD
     char on;
     PyObject *lock;
-    PyObject *queue;  /* a deque, and its `append` */
+    PyObject *queue;  /* a deque or a `Packed`, and its `append` */
     PyObject *append;
+    Packed *packed; /* the same, if it is one */
     Py_ssize_t count, batch, blocked, sealed, gone;
     PyObject *dead_threads, *dead_events; /* deques */
     PyObject *now;
@@ -31,19 +30,11 @@ typedef struct {
     unsigned long long serial;
 } State;
 
-/* The line of a blocking call (`lines.py`, whose subclass adds what is made of it). */
-typedef struct {
-    PyObject_HEAD
-    PyObject *index, *given, *done, *told, *op;
-} Held;
-
 /* How often a hook fired (`ledger.py`). */
 typedef struct {
     PyObject_HEAD
     Py_ssize_t count;
 } Counter;
-
-static PyTypeObject *held_class; /* the subclass of Held */
 
 /* ── names and times ──────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -100,9 +91,17 @@ static inline int state_ended(State *self, Py_ssize_t waiting)
     return 0;
 }
 
+static inline Py_ssize_t state_waiting(State *self)
+{
+    return self->packed != NULL ? self->packed->count : PyObject_Size(self->queue);
+}
+
 static inline int state_queue(State *self, PyObject *line)
 {
-    PyObject *done = PyObject_CallOneArg(self->append, line);
+    PyObject *done;
+    if (self->packed != NULL)
+        return packed_append(self->packed, line);
+    done = PyObject_CallOneArg(self->append, line);
     if (done == NULL)
         return -1;
     Py_DECREF(done);
@@ -115,7 +114,7 @@ static Py_ssize_t state_add(State *self, PyObject *line)
     Py_ssize_t waiting, index;
     if (line == NULL)
         return -1;
-    waiting = PyObject_Size(self->queue);
+    waiting = state_waiting(self);
     if (waiting < 0 || state_ended(self, waiting) < 0) {
         Py_DECREF(line);
         return -1;
@@ -125,7 +124,7 @@ static Py_ssize_t state_add(State *self, PyObject *line)
     Py_DECREF(line);
     if (waiting < 0)
         return -1;
-    if (PyObject_Size(self->queue) >= self->batch && call_method(self, s_settle_up) < 0)
+    if (state_waiting(self) >= self->batch && call_method(self, s_settle_up) < 0)
         return -1;
     return index;
 }
@@ -136,9 +135,9 @@ static Held *state_hold(State *self, PyObject *given)
     Held *held = NULL;
     if (given == NULL)
         return NULL;
-    if (PyObject_Size(self->queue) >= self->blocked && call_method(self, s_settle_up) < 0)
+    if (state_waiting(self) >= self->blocked && call_method(self, s_settle_up) < 0)
         goto failed;
-    if (state_ended(self, PyObject_Size(self->queue)) < 0)
+    if (state_ended(self, state_waiting(self)) < 0)
         goto failed;
     held = (Held *)held_class->tp_alloc(held_class, 0);
     if (held == NULL || (held->index = PyLong_FromSsize_t(self->count)) == NULL)
@@ -179,35 +178,39 @@ static int state_failed(State *self, PyObject *where)
    ids is the line's from here on. */
 static int state_life(State *self, long code, PyObject *pool, PyObject *ids, PyObject *by)
 {
-    Py_ssize_t waiting = PyObject_Size(self->queue);
-    PyObject *number, *now;
-    if (waiting > 0 && self->count - 1 > self->sealed) {
-        PyObject *last = PySequence_GetItem(self->queue, waiting - 1);
-        if (last == NULL)
-            return -1;
-        if (PyTuple_CheckExact(last) && PyTuple_GET_SIZE(last) == 5 && PyList_CheckExact(PyTuple_GET_ITEM(last, 3)) &&
-            PyLong_AsLong(PyTuple_GET_ITEM(last, 0)) == code &&
-            PyObject_RichCompareBool(PyTuple_GET_ITEM(last, 1), by, Py_EQ) == 1 &&
-            PyObject_RichCompareBool(PyTuple_GET_ITEM(last, 2), pool, Py_EQ) == 1) {
-            PyObject *known = PyTuple_GET_ITEM(last, 3);
-            Py_ssize_t size = PyList_GET_SIZE(known);
-            int done = PyList_SetSlice(known, size, size, ids);
-            Py_DECREF(last);
-            return done;
-        }
-        Py_DECREF(last);
+    PyObject *line, *last = NULL;
+    int done = -1;
+    if (self->count - 1 > self->sealed && state_waiting(self) > 0) {
+        if (self->packed == NULL) {
+            if ((last = PySequence_GetItem(self->queue, state_waiting(self) - 1)) == NULL)
+                return -1;
+        } else
+            last = Py_XNewRef(self->packed->life);
     }
-    number = PyLong_FromLong(code);
-    now = state_now(self);
-    if (number == NULL || now == NULL) {
-        Py_XDECREF(number);
-        Py_XDECREF(now);
+    if (last != NULL && PyTuple_CheckExact(last) && PyTuple_GET_SIZE(last) == 5 &&
+        PyList_CheckExact(PyTuple_GET_ITEM(last, 3)) && PyList_CheckExact(ids) &&
+        PyLong_AsLong(PyTuple_GET_ITEM(last, 0)) == code &&
+        PyObject_RichCompareBool(PyTuple_GET_ITEM(last, 1), by, Py_EQ) == 1 &&
+        PyObject_RichCompareBool(PyTuple_GET_ITEM(last, 2), pool, Py_EQ) == 1) {
+        PyObject *known = PyTuple_GET_ITEM(last, 3);
+        done = PyList_SetSlice(known, PyList_GET_SIZE(known), PyList_GET_SIZE(known), ids);
+        Py_DECREF(last);
+        return done;
+    }
+    Py_XDECREF(last);
+    line = Py_BuildValue("(lOOON)", code, by, pool, ids, state_now(self));
+    if (line == NULL)
+        return -1;
+    if (self->packed == NULL || !PyList_CheckExact(ids))
+        return state_add(self, line) < 0 ? -1 : 0;
+    if (state_ended(self, state_waiting(self)) < 0 || packed_settle(self->packed) < 0) {
+        Py_DECREF(line);
         return -1;
     }
-    waiting = state_add(self, PyTuple_Pack(5, number, by, pool, ids, now)) < 0 ? -1 : 0;
-    Py_DECREF(number);
-    Py_DECREF(now);
-    return (int)waiting;
+    self->packed->life = line;
+    self->packed->count++;
+    self->count++;
+    return state_waiting(self) >= self->batch ? call_method(self, s_settle_up) : 0;
 }
 
 /* A message for whoever follows under that name, in its turn among the lines; a reference that is taken over. */
@@ -219,8 +222,17 @@ static int state_tell(State *self, PyObject *name, PyObject *message)
         return -1;
     done = state_queue(self, line);
     Py_DECREF(line);
-    if (done == 0 && PyObject_Size(self->queue) >= self->batch)
+    if (done == 0 && state_waiting(self) >= self->batch)
         done = call_method(self, s_settle_up);
+    return done;
+}
+
+/* What became of a blocking call that was handed on before it returned. */
+static int state_settled(State *self, Held *held)
+{
+    PyObject *line = Py_BuildValue("(lOO)", (long)SETTLED, held->index, held->done);
+    int done = line == NULL ? -1 : state_queue(self, line);
+    Py_XDECREF(line);
     return done;
 }
 
@@ -251,6 +263,16 @@ static PyObject *State_add(State *self, PyObject *line)
 {
     Py_ssize_t index = state_add(self, Py_NewRef(line));
     return index < 0 ? NULL : PyLong_FromSsize_t(index);
+}
+
+/* `add_ids(code, pool, ids, by)` */
+static PyObject *State_add_ids(State *self, PyObject *args)
+{
+    long code;
+    PyObject *pool, *ids, *by;
+    if (!PyArg_ParseTuple(args, "lOOO:add_ids", &code, &pool, &ids, &by) || state_life(self, code, pool, ids, by) < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 static PyObject *State_hold(State *self, PyObject *given)
@@ -320,6 +342,7 @@ static int State_set_queue(State *self, PyObject *queue, void *unused)
     }
     Py_XSETREF(self->queue, Py_NewRef(queue));
     Py_XSETREF(self->append, append);
+    self->packed = Py_TYPE(queue) == &PackedType ? (Packed *)queue : NULL;
     return 0;
 }
 
@@ -375,6 +398,7 @@ static int State_clear(State *self)
 {
     self->on = 0;
     Py_CLEAR(self->lock);
+    self->packed = NULL;
     Py_CLEAR(self->queue);
     Py_CLEAR(self->append);
     Py_CLEAR(self->dead_threads);
@@ -396,6 +420,7 @@ static PyMethodDef State_methods[] = {
     {"add", (PyCFunction)State_add, METH_O, "A line of an op, whose names are known and whose ids are copied."},
     {"hand_on", (PyCFunction)State_hand_on, METH_O, "The calling thread hands on what it knows: the token's name."},
     {"taken", (PyCFunction)State_taken, METH_O, "The calling thread took what was handed on."},
+    {"add_ids", (PyCFunction)State_add_ids, METH_VARARGS, "What happens to the lives of blocks of one pool."},
     {"hold", (PyCFunction)State_hold, METH_VARARGS, "A blocking call begins: the fields of its `Sync`."},
     {NULL, NULL, 0, NULL},
 };

@@ -43,7 +43,8 @@ def start(
     before: str = "",
     script: str | None = None,
 ) -> subprocess.Popen[str]:
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("KVSAN")}
+    passed = ("KVSAN_NATIVE",)
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("KVSAN") or key in passed}
     environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / part) for part in ("model", "runtime", "checker"))
     environment["KVSAN_OPTIONS"] = options
     if kvsan is not None:
@@ -106,6 +107,17 @@ def test_off_is_inert(tmp_path: Path) -> None:
 )
 def test_options_that_are_wrong_end_the_process(tmp_path: Path, options: str, kvsan: str, said: str) -> None:
     code, _, err = run(tmp_path, "raise AssertionError('never here')", options, kvsan)
+    assert code == 2
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("said", ["'yes'; accepted: 0 (the Python code)"])
+def test_a_wrong_switch_of_the_native_code_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setenv("KVSAN_NATIVE", "yes")
+    code, _, err = run(tmp_path, "raise AssertionError('never here')")
     assert code == 2
     assert said in err
     assert err.count("\n") == 1

@@ -45,6 +45,7 @@ except ModuleNotFoundError as error:
 from kvsan.checker import options as opts
 from kvsan.checker import suppressions as known
 from kvsan.checker.attach.core import BATCH
+from kvsan.checker.attach.native import WRONG
 from kvsan.checker.attach.recorder import Recorder, Sink
 from kvsan.checker.beside.pipe import Account
 from kvsan.checker.beside.side import TOO_LATE, Side, can_be
@@ -83,7 +84,11 @@ class Session:
     def __init__(
         self, options: Options | None = None, *, suppressions: Suppressions | None = None, beside: bool = False
     ) -> None:
-        """`beside`: lines are worked off in a process of their own (`beside`), if the options let them."""
+        """`beside`: lines are worked off in a process of their own (`beside`), if the options let them. Raises
+        `OptionsError` if `KVSAN_NATIVE` is wrong.
+        """
+        if WRONG:
+            raise opts.OptionsError(WRONG)
         self.options = options or Options()
         self._beside = beside and can_be(self.options, binary=is_binary(self.options.trace))
         self.recorder = Recorder(on_fault=self._on_fault)

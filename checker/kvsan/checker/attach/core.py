@@ -30,7 +30,7 @@ from kvsan.checker.attach.lines import DROP, GONE, HELD, KINDS, NUMBERED, SETTLE
 from kvsan.checker.attach.names import Events, Streams, Threads
 from kvsan.checker.attach.regions import Regions
 from kvsan.checker.attach.sinks import Beside, Follower, Sink, Touched
-from kvsan.checker.attach.state import State, new_lock
+from kvsan.checker.attach.state import State, new_lock, packed_queue
 from kvsan.checker.live import KvsanHazard
 from kvsan.model.ops import Op, Stream, StreamKind
 
@@ -224,7 +224,7 @@ class Core(State):
         self._hearers = self._sinks if beside is None else (*self._sinks, beside)
         self.batch = batch
         self._count = self._worked = 0
-        self._queue.clear()
+        self._queue = deque() if beside is None else packed_queue()
         self._size = 0
         self._out.clear()
         self._touched.clear()
@@ -330,10 +330,14 @@ class Core(State):
                 self._settling = False
 
     def _hand_over(self, beside: Beside) -> None:
-        lines = list(self._queue)
-        self._queue.clear()
+        queue: Any = self._queue
         try:
-            beside.lines(lines)
+            if type(queue) is deque:
+                lines = list(queue)
+                queue.clear()
+                beside.lines(lines)
+            else:
+                beside.packed(queue.take())
         except BaseException as error:  # an exception from a signal's handler too: the lines are lost with it
             self.fault("the way to the process that checks", error)
             if not isinstance(error, Exception):

@@ -7,12 +7,13 @@ token, and no other's. Blocking calls of the inner queue are made without the re
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Self, SupportsIndex
 
 from kvsan.checker.attach.ledger import Hook
+from kvsan.checker.attach.native import HOT
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
+from kvsan.checker.attach.state import new_lock
 
 
 class _Parcel(NamedTuple):
@@ -89,14 +90,14 @@ class HandingList(list[Any]):
         super().__init__(items)
         self._recorder = recorder
         self._given_hook, self._seen_hook = given, seen
-        self._places = threading.RLock()
+        self._places = new_lock()
         self._tokens: list[str | None] = [None] * len(self)
         self._before: list[tuple[Any, str | None]] = []
         """In a pause: the entries and their tokens when it began. A thread may have been in a method then."""
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def append(self, item: Any) -> None:
+    def _append(self, item: Any) -> None:
         token = self._give()  # before the entry can be seen
         with self._places:
             if len(self._tokens) != len(self):
@@ -130,7 +131,7 @@ class HandingList(list[Any]):
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def __getitem__(self, at: Any) -> Any:
+    def _look(self, at: Any) -> Any:
         with self._places:
             if len(self._tokens) != len(self):
                 self._align()
@@ -158,7 +159,7 @@ class HandingList(list[Any]):
             yield found
             at += 1
 
-    def pop(self, at: SupportsIndex = -1) -> Any:
+    def _pop(self, at: SupportsIndex = -1) -> Any:
         with self._places:
             if len(self._tokens) != len(self):
                 self._align()
@@ -170,6 +171,8 @@ class HandingList(list[Any]):
 
     def copy(self) -> list[Any]:
         return list(self)
+
+    append, __getitem__, pop = (_append, _look, _pop) if HOT is None else (HOT.hand_append, HOT.hand_look, HOT.hand_pop)
 
     # ── entries that go unseen, or change places ──────────────────────────────────────────────────────────────────
 

@@ -63,9 +63,6 @@ class Held(_Held):
         return made
 
 
-set_up(Held)
-
-
 def said(line: Line) -> str:
     """What a line was, for the words of a fault."""
     code = HELD if type(line) is Held else line[0]
@@ -134,3 +131,5 @@ def ids_of(given: Any) -> Any:
 
 _encode = msgspec.msgpack.Encoder(enc_hook=_other).encode
 _decode = msgspec.msgpack.Decoder().decode
+
+set_up(Held, encoded)

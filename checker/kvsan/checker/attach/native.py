@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 
-HOT: Any = load("kvsan.checker.attach._hot", 1)
+HOT: Any = None
+WRONG = ""
+"""What is wrong with `KVSAN_NATIVE`: a session does not begin then."""
+try:
+    HOT = load("kvsan.checker.attach._hot", 1)
+except (ValueError, ImportError) as error:
+    WRONG = str(error)
 
 
-def set_up(held: type) -> None:
-    """Tells the C module which class the lines of blocking calls have."""
+def set_up(held: type, encoded: Callable[[list[Any]], bytes]) -> None:
+    """Tells the C module which class the lines of blocking calls have, and what encodes a line that it cannot."""
     if HOT is not None:
-        HOT.set_up(KvsanHazard, held)
+        HOT.set_up(KvsanHazard, held, encoded)
 
 
 def quick(kind: str, original: Function, slow: Function, recorder: Recorder, hook: Hook, *more: Any) -> Function:

@@ -301,23 +301,14 @@ class Recorder(Core):
         with self.lock:
             who = self.thread_name()
             for pool in pools:
-                self._add_ids(code, pool, ids, who)
+                self.add_ids(code, pool, ids, who)
                 ids = ids if len(pools) == 1 else list(ids)
 
     def add_life(self, code: int, pool: str, ids: Ids, by: str) -> None:
         """An alloc, a free or a touch, for who holds the lock and takes care of what it raises."""
         some = _copy(ids)
         if len(some):
-            self._add_ids(code, pool, some, by)
-
-    def _add_ids(self, code: int, pool: str, some: Any, by: str) -> None:
-        queue = self._queue
-        if queue and type(some) is list and self._count - 1 > self._sealed:
-            last = queue[-1]
-            if type(last) is tuple and last[0] == code and type(last[3]) is list and last[1] == by and last[2] == pool:
-                last[3].extend(some)
-                return
-        self.add((code, by, pool, some, self.now()))
+            self.add_ids(code, pool, some, by)
 
 
 def _copy(ids: Ids) -> Any:

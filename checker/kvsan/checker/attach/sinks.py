@@ -36,6 +36,9 @@ class Beside(Protocol):
 
     def lines(self, lines: list[Line]) -> None: ...
 
+    def packed(self, lines: bytes) -> None:
+        """The same, encoded already."""
+
 
 class Sink(Protocol):
     """Takes what the recorder logs, always under the recorder's lock, ops in line order."""

@@ -62,6 +62,24 @@ if TYPE_CHECKING or HOT is None:
                 self.settle_up()
             return index
 
+        def add_ids(self, code: int, pool: str, ids: Any, by: str) -> None:
+            """What happens to the lives of blocks of one pool: neighbours become one line while they wait. A list of
+            ids is the line's from here on.
+            """
+            queue = self._queue
+            if queue and type(ids) is list and self._count - 1 > self._sealed:
+                last = queue[-1]
+                if (
+                    type(last) is tuple
+                    and last[0] == code
+                    and type(last[3]) is list
+                    and last[1] == by
+                    and last[2] == pool
+                ):
+                    last[3].extend(ids)
+                    return
+            self.add((code, by, pool, ids, self.now()))
+
         def hold(self, *given: Any) -> Held:
             """A blocking call begins: the fields of its `Sync`."""
             if len(self._queue) >= self.blocked:
@@ -102,6 +120,9 @@ if TYPE_CHECKING or HOT is None:
                     self.fault("get", error)
 
     new_lock: Callable[[], Any] = threading.RLock
+    packed_queue: Callable[[], Any] = deque
+    """A queue for lines that go to a process beside this one."""
 else:
     State = HOT.State
     new_lock = HOT.Lock
+    packed_queue = HOT.Packed

@@ -142,11 +142,15 @@ class Pipe:
 
     def lines(self, lines: list[Line]) -> None:
         """Raises `OSError`: the process is gone."""
+        self.packed(encoded(lines))
+
+    def packed(self, lines: bytes) -> None:
+        """The same with lines that are encoded already."""
         now, changes = time.monotonic_ns(), self._changes()
         if changes != self._known or now - self._told > NEWS_NS:
             self._told, self._known = now, changes
             self._put(NEWS, pickle.dumps(self._news()))
-        self._put(LINES, encoded(lines))
+        self._put(LINES, lines)
 
     def _tell(self, sort: int, what: object) -> None:
         try:

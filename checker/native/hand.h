@@ -1,0 +1,204 @@
+/* The methods of a list that hands over (`handoff.py`: `HandingList`) that an engine calls in each step: an entry comes
+   in with a token, and whoever first sees it takes the token. The rest, and slices, are Python's. */
+
+#ifndef KVSAN_HAND_H
+#define KVSAN_HAND_H
+
+#include "common.h"
+#include "state.h"
+
+/* The parts of a `HandingList` that are needed; each a new reference. */
+typedef struct {
+    State *state;
+    Lock *places;
+    PyObject *tokens;
+} Hands;
+
+static void hands_drop(Hands *hands)
+{
+    Py_CLEAR(hands->state);
+    Py_CLEAR(hands->places);
+    Py_CLEAR(hands->tokens);
+}
+
+/* 1 if it is as usual, and `places` is taken; 0 if not; -1 with an error. */
+static int hands_enter(PyObject *list, Hands *hands, int lock)
+{
+    hands->state = (State *)look_up(list, s__recorder);
+    hands->places = (Lock *)look_up(list, s__places);
+    hands->tokens = look_up(list, s__tokens);
+    if (hands->state == NULL || hands->places == NULL || hands->tokens == NULL ||
+        !PyObject_TypeCheck((PyObject *)hands->state, &StateType) || Py_TYPE(hands->places) != &LockType ||
+        !PyList_CheckExact(hands->tokens)) {
+        hands_drop(hands);
+        return PyErr_Occurred() ? -1 : 0;
+    }
+    if (lock && lock_take(hands->places) < 0) {
+        hands_drop(hands);
+        return -1;
+    }
+    return 1;
+}
+
+static void count_up(PyObject *list, PyObject *name)
+{
+    PyObject *counter = look_up(list, name);
+    if (counter != NULL && PyObject_TypeCheck(counter, &CounterType))
+        ((Counter *)counter)->count++;
+    Py_XDECREF(counter);
+    PyErr_Clear();
+}
+
+/* Under `places`: the tokens belong to the entries. */
+static int hands_aligned(PyObject *list, Hands *hands)
+{
+    PyObject *done, *tokens;
+    if (PyList_GET_SIZE(hands->tokens) == PyList_GET_SIZE(list))
+        return 0;
+    if ((done = PyObject_CallMethodNoArgs(list, s__align)) == NULL)
+        return -1;
+    Py_DECREF(done);
+    if ((tokens = PyObject_GetAttr(list, s__tokens)) == NULL)
+        return -1;
+    Py_SETREF(hands->tokens, tokens);
+    if (PyList_CheckExact(tokens) && PyList_GET_SIZE(tokens) == PyList_GET_SIZE(list))
+        return 0;
+    PyErr_SetString(PyExc_RuntimeError, "tokens that are not the list's");
+    return -1;
+}
+
+/* The token is taken, if there is one; the entry goes back. References of both are taken over. */
+static PyObject *hands_take(PyObject *list, Hands *hands, PyObject *found, PyObject *token)
+{
+    PyObject *done;
+    if (found != NULL && token != Py_None) {
+        count_up(list, s__seen_hook);
+        if ((done = State_taken(hands->state, token)) == NULL)
+            Py_CLEAR(found);
+        Py_XDECREF(done);
+    }
+    Py_DECREF(token);
+    return found;
+}
+
+static PyObject *hand_append(PyObject *list, PyObject *item)
+{
+    Hands hands;
+    PyObject *token;
+    int done = hands_enter(list, &hands, 0);
+    if (done <= 0)
+        return done < 0 ? NULL : PyObject_CallMethodOneArg(list, s__append, item);
+    if (hands.state->on) { /* before the entry can be seen */
+        count_up(list, s__given_hook);
+        token = State_hand_on(hands.state, s_list);
+    } else
+        token = Py_NewRef(Py_None);
+    if (token == NULL || lock_take(hands.places) < 0)
+        done = -1;
+    else {
+        if (hands_aligned(list, &hands) < 0 || PyList_Append(list, item) < 0 || PyList_Append(hands.tokens, token) < 0)
+            done = -1;
+        lock_leave(hands.places);
+    }
+    Py_XDECREF(token);
+    hands_drop(&hands);
+    if (done < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *hand_look(PyObject *list, PyObject *index)
+{
+    Hands hands;
+    PyObject *found, *token;
+    Py_ssize_t at;
+    int done;
+    if (!PyLong_CheckExact(index))
+        return PyObject_CallMethodOneArg(list, s__look, index);
+    at = PyLong_AsSsize_t(index);
+    if ((at == -1 && PyErr_Occurred()) || (done = hands_enter(list, &hands, 1)) < 0)
+        return NULL;
+    if (done == 0)
+        return PyObject_CallMethodOneArg(list, s__look, index);
+    if (at < 0)
+        at += PyList_GET_SIZE(list);
+    if (hands_aligned(list, &hands) < 0 || at < 0 || at >= PyList_GET_SIZE(list)) {
+        lock_leave(hands.places);
+        hands_drop(&hands);
+        return PyErr_Occurred() ? NULL : PyObject_CallMethodOneArg(list, s__look, index);
+    }
+    found = Py_NewRef(PyList_GET_ITEM(list, at));
+    token = Py_NewRef(PyList_GET_ITEM(hands.tokens, at));
+    if (token != Py_None)
+        PyList_SetItem(hands.tokens, at, Py_NewRef(Py_None));
+    lock_leave(hands.places);
+    found = hands_take(list, &hands, found, token);
+    hands_drop(&hands);
+    return found;
+}
+
+static PyObject *hand_pop(PyObject *list, PyObject *const *args, Py_ssize_t given)
+{
+    Hands hands;
+    PyObject *found, *token;
+    Py_ssize_t at = -1;
+    int done;
+    if (given > 1 || (given == 1 && !PyLong_CheckExact(args[0])))
+        goto slowly;
+    if (given == 1 && (at = PyLong_AsSsize_t(args[0])) == -1 && PyErr_Occurred())
+        return NULL;
+    if ((done = hands_enter(list, &hands, 1)) <= 0) {
+        if (done < 0)
+            return NULL;
+        goto slowly;
+    }
+    if (at < 0)
+        at += PyList_GET_SIZE(list);
+    if (hands_aligned(list, &hands) < 0 || at < 0 || at >= PyList_GET_SIZE(list)) {
+        lock_leave(hands.places);
+        hands_drop(&hands);
+        if (PyErr_Occurred())
+            return NULL;
+        goto slowly;
+    }
+    found = Py_NewRef(PyList_GET_ITEM(list, at));
+    token = Py_NewRef(PyList_GET_ITEM(hands.tokens, at));
+    if (PyList_SetSlice(list, at, at + 1, NULL) < 0 || PyList_SetSlice(hands.tokens, at, at + 1, NULL) < 0)
+        Py_CLEAR(found);
+    lock_leave(hands.places);
+    found = hands_take(list, &hands, found, token);
+    hands_drop(&hands);
+    return found;
+slowly:
+    {
+        PyObject *slow = PyObject_GetAttr(list, s__pop), *result;
+        if (slow == NULL)
+            return NULL;
+        result = PyObject_Vectorcall(slow, args, (size_t)given, NULL);
+        Py_DECREF(slow);
+        return result;
+    }
+}
+
+static PyMethodDef hand_methods[] = {
+    {"append", (PyCFunction)hand_append, METH_O, NULL},
+    {"__getitem__", (PyCFunction)hand_look, METH_O, NULL},
+    {"pop", (PyCFunction)(void (*)(void))hand_pop, METH_FASTCALL, NULL},
+};
+
+/* `hand_append`, `hand_look` and `hand_pop`: methods for a subclass of `list`. */
+static int add_hands(PyObject *module)
+{
+    static const char *names[] = {"hand_append", "hand_look", "hand_pop"};
+    size_t i;
+    for (i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        PyObject *method = PyDescr_NewMethod(&PyList_Type, &hand_methods[i]);
+        int done = method == NULL ? -1 : PyModule_AddObjectRef(module, names[i], method);
+        Py_XDECREF(method);
+        if (done < 0)
+            return -1;
+    }
+    return 0;
+}
+
+#endif

@@ -1,0 +1,336 @@
+/* A queue of lines on their way to the process beside, as MessagePack from the moment that they are put in: no object is
+   kept, so there is nothing for the garbage collector, and nothing to be fetched again when they are handed over.
+
+   What MessagePack has no form for, `lines.encoded` makes plain: a line with any of that goes through it whole. A line of
+   blocks' lives waits until the next one comes, since neighbours become one (`state_life`). */
+
+#ifndef KVSAN_PACKED_H
+#define KVSAN_PACKED_H
+
+#include "common.h"
+
+/* As in `lines.py`. */
+enum { ACCESS, RECORD, WAIT, SYNC, POLL, PUT, GET, ALLOC, FREE, TOUCH, DROP, HELD, SETTLED, GONE, TOLD };
+
+/* The line of a blocking call (`lines.py`, whose subclass adds what is made of it). */
+typedef struct {
+    PyObject_HEAD
+    PyObject *index, *given, *done, *told, *op;
+} Held;
+
+static PyTypeObject *held_class; /* the subclass of Held */
+static PyObject *encode_slowly;  /* `lines.encoded` */
+
+#define HEAD 5 /* of an array of lines: its sort and how many */
+
+typedef struct {
+    PyObject_HEAD
+    unsigned char *bytes; /* the head, then the lines */
+    size_t used, room;
+    Py_ssize_t count; /* lines, with the one that waits */
+    PyObject *life;   /* that one: `(code, by, pool, [id, …], now)` */
+} Packed;
+
+/* ── bytes ────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static int pack_room(Packed *self, size_t more)
+{
+    size_t room = self->room ? self->room : 1 << 14;
+    unsigned char *bytes;
+    if (self->used + more <= self->room)
+        return 0;
+    while (room < self->used + more)
+        room *= 2;
+    if ((bytes = PyMem_Realloc(self->bytes, room)) == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    self->bytes = bytes;
+    self->room = room;
+    return 0;
+}
+
+/* A byte and a big-endian number of so many bytes. There is room. */
+static inline void pack_number(Packed *self, unsigned char sort, unsigned long long number, int size)
+{
+    unsigned char *at = self->bytes + self->used;
+    *at++ = sort;
+    self->used += 1 + (size_t)size;
+    while (size > 0)
+        *at++ = (unsigned char)(number >> (8 * --size));
+}
+
+/* The head of a text, of bytes, of a list or a map: `few` and how many if they are at most `most`, else one of the sorts
+   for 8, 16 and 32 bits (0: there is none). */
+static int pack_head(Packed *self, size_t count, unsigned char few, size_t most, unsigned char sort8,
+                     unsigned char sort16, unsigned char sort32)
+{
+    if (pack_room(self, 9) < 0)
+        return -1;
+    if (count <= most && few)
+        pack_number(self, (unsigned char)(few | count), 0, 0);
+    else if (sort8 && count < 1 << 8)
+        pack_number(self, sort8, count, 1);
+    else if (count < 1 << 16)
+        pack_number(self, sort16, count, 2);
+    else if (count <= 0xffffffff)
+        pack_number(self, sort32, count, 4);
+    else {
+        PyErr_SetString(PyExc_OverflowError, "too long for a line");
+        return -1;
+    }
+    return 0;
+}
+
+static int pack_bytes(Packed *self, const char *bytes, size_t count)
+{
+    if (pack_room(self, count) < 0)
+        return -1;
+    memcpy(self->bytes + self->used, bytes, count);
+    self->used += count;
+    return 0;
+}
+
+static int pack_int(Packed *self, PyObject *value)
+{
+    int overflow;
+    long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow || (number == -1 && PyErr_Occurred()))
+        return PyErr_Occurred() ? -1 : 1;
+    if (pack_room(self, 9) < 0)
+        return -1;
+    if (number >= 0) {
+        unsigned long long plain = (unsigned long long)number;
+        if (plain < 1 << 7)
+            pack_number(self, (unsigned char)plain, 0, 0);
+        else if (plain < 1 << 8)
+            pack_number(self, 0xcc, plain, 1);
+        else if (plain < 1 << 16)
+            pack_number(self, 0xcd, plain, 2);
+        else if (plain <= 0xffffffff)
+            pack_number(self, 0xce, plain, 4);
+        else
+            pack_number(self, 0xcf, plain, 8);
+    } else if (number >= -32)
+        pack_number(self, (unsigned char)number, 0, 0);
+    else
+        pack_number(self, 0xd3, (unsigned long long)number, 8);
+    return 0;
+}
+
+/* ── values ───────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+#define DEEPEST 16
+
+/* 0, -1 with an error, 1 for what has no form here. */
+static int pack_value(Packed *self, PyObject *value, int depth)
+{
+    Py_ssize_t size, i, at = 0;
+    int done = 0;
+    if (value == Py_None || PyBool_Check(value)) {
+        if (pack_room(self, 1) < 0)
+            return -1;
+        pack_number(self, value == Py_None ? 0xc0 : value == Py_True ? 0xc3 : 0xc2, 0, 0);
+        return 0;
+    }
+    if (PyLong_CheckExact(value))
+        return pack_int(self, value);
+    if (PyUnicode_CheckExact(value)) {
+        const char *text = PyUnicode_AsUTF8AndSize(value, &size);
+        if (text == NULL) { /* half of a surrogate pair */
+            PyErr_Clear();
+            return 1;
+        }
+        if (pack_head(self, (size_t)size, 0xa0, 31, 0xd9, 0xda, 0xdb) < 0)
+            return -1;
+        return pack_bytes(self, text, (size_t)size);
+    }
+    if (PyBytes_CheckExact(value)) {
+        size = PyBytes_GET_SIZE(value);
+        if (pack_head(self, (size_t)size, 0, 0, 0xc4, 0xc5, 0xc6) < 0)
+            return -1;
+        return pack_bytes(self, PyBytes_AS_STRING(value), (size_t)size);
+    }
+    if (depth == DEEPEST)
+        return 1;
+    if (PyList_CheckExact(value) || PyTuple_CheckExact(value)) {
+        size = PySequence_Fast_GET_SIZE(value);
+        if (pack_head(self, (size_t)size, 0x90, 15, 0, 0xdc, 0xdd) < 0)
+            return -1;
+        for (i = 0; done == 0 && i < size && i < PySequence_Fast_GET_SIZE(value); i++)
+            done = pack_value(self, PySequence_Fast_GET_ITEM(value, i), depth + 1);
+        return done == 0 && i < size ? 1 : done;
+    }
+    if (PyDict_CheckExact(value)) {
+        PyObject *key, *item;
+        if (pack_head(self, (size_t)PyDict_GET_SIZE(value), 0x80, 15, 0, 0xde, 0xdf) < 0)
+            return -1;
+        while (done == 0 && PyDict_Next(value, &at, &key, &item))
+            if ((done = PyUnicode_CheckExact(key) ? pack_value(self, key, depth + 1) : 1) == 0)
+                done = pack_value(self, item, depth + 1);
+        return done;
+    }
+    return 1;
+}
+
+/* A blocking call's line: `(SYNC, *given)` if it has returned, else `(HELD, *given, done)`. */
+static int pack_held(Packed *self, Held *held)
+{
+    int returned = PyObject_IsTrue(held->done), done;
+    Py_ssize_t i, size;
+    if (returned < 0 || held->given == NULL)
+        return -1;
+    size = PyTuple_GET_SIZE(held->given);
+    if (size > 12)
+        return 1;
+    if (!returned)
+        Py_XSETREF(held->told, Py_NewRef(held->done == Py_None ? Py_True : Py_False));
+    if (pack_room(self, 2) < 0)
+        return -1;
+    pack_number(self, (unsigned char)(0x90 | (size + (returned ? 1 : 2))), 0, 0);
+    pack_number(self, returned ? SYNC : HELD, 0, 0);
+    for (done = 0, i = 0; done == 0 && i < size; i++)
+        done = pack_value(self, PyTuple_GET_ITEM(held->given, i), 0);
+    return done == 0 && !returned ? pack_value(self, held->done, 0) : done;
+}
+
+/* ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* What has no form here, made plain by Python. */
+static int pack_slowly(Packed *self, PyObject *line)
+{
+    PyObject *lines = PyList_New(1), *packed;
+    int done = -1;
+    if (lines == NULL)
+        return -1;
+    PyList_SET_ITEM(lines, 0, Py_NewRef(line));
+    packed = PyObject_CallOneArg(encode_slowly, lines);
+    Py_DECREF(lines);
+    if (packed == NULL)
+        return -1;
+    if (PyBytes_CheckExact(packed) && PyBytes_GET_SIZE(packed) > 1) /* but for the head of its list of one */
+        done = pack_bytes(self, PyBytes_AS_STRING(packed) + 1, (size_t)PyBytes_GET_SIZE(packed) - 1);
+    else
+        PyErr_SetString(PyExc_TypeError, "a line that has no form");
+    Py_DECREF(packed);
+    return done;
+}
+
+static int pack_line(Packed *self, PyObject *line)
+{
+    size_t before;
+    int done;
+    if (self->used == 0) {
+        if (pack_room(self, HEAD) < 0)
+            return -1;
+        self->used = HEAD;
+    }
+    before = self->used;
+    done = (PyTypeObject *)Py_TYPE(line) == held_class ? pack_held(self, (Held *)line) : pack_value(self, line, 0);
+    if (done == 1) {
+        self->used = before;
+        done = pack_slowly(self, line);
+    }
+    if (done < 0)
+        self->used = before;
+    return done;
+}
+
+/* The line that waits goes in. */
+static int packed_settle(Packed *self)
+{
+    PyObject *life = self->life;
+    int done;
+    if (life == NULL)
+        return 0;
+    self->life = NULL;
+    done = pack_line(self, life);
+    Py_DECREF(life);
+    if (done < 0)
+        self->count--;
+    return done;
+}
+
+static int packed_append(Packed *self, PyObject *line)
+{
+    if (packed_settle(self) < 0 || pack_line(self, line) < 0)
+        return -1;
+    self->count++;
+    return 0;
+}
+
+/* ── as Python sees it ────────────────────────────────────────────────────────────────────────────────────────── */
+
+static PyObject *Packed_append(Packed *self, PyObject *line)
+{
+    if (packed_append(self, line) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *Packed_clear(Packed *self, PyObject *unused)
+{
+    (void)unused;
+    self->used = 0;
+    self->count = 0;
+    Py_CLEAR(self->life);
+    Py_RETURN_NONE;
+}
+
+/* All lines as one array of MessagePack; none are left. */
+static PyObject *Packed_take(Packed *self, PyObject *unused)
+{
+    PyObject *taken;
+    size_t used;
+    if (packed_settle(self) < 0)
+        return NULL;
+    if (self->used == 0 && (pack_room(self, HEAD) < 0))
+        return NULL;
+    used = self->used ? self->used : HEAD;
+    self->used = 0;
+    pack_number(self, 0xdd, (unsigned long long)self->count, 4);
+    taken = PyBytes_FromStringAndSize((char *)self->bytes, (Py_ssize_t)used);
+    Packed_clear(self, unused);
+    return taken;
+}
+
+static Py_ssize_t Packed_length(Packed *self)
+{
+    return self->count;
+}
+
+static PyObject *Packed_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    (void)args;
+    (void)kwargs;
+    return type->tp_alloc(type, 0);
+}
+
+static void Packed_dealloc(Packed *self)
+{
+    Py_XDECREF(self->life);
+    PyMem_Free(self->bytes);
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef Packed_methods[] = {
+    {"append", (PyCFunction)Packed_append, METH_O, "One more line."},
+    {"clear", (PyCFunction)Packed_clear, METH_NOARGS, "Lets all lines go."},
+    {"take", (PyCFunction)Packed_take, METH_NOARGS, "All lines as one array of MessagePack; none are left."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PySequenceMethods Packed_sequence = {.sq_length = (lenfunc)Packed_length};
+
+static PyTypeObject PackedType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvsan.checker.attach._hot.Packed",
+    .tp_doc = "Lines on their way, as MessagePack.",
+    .tp_basicsize = sizeof(Packed),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_new = Packed_new,
+    .tp_dealloc = (destructor)Packed_dealloc,
+    .tp_as_sequence = &Packed_sequence,
+    .tp_methods = Packed_methods,
+};
+
+#endif
