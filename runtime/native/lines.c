@@ -39,7 +39,8 @@
 
 enum { L_ACCESS, L_RECORD, L_WAIT, L_SYNC, L_SYNC_STREAM, L_SYNC_DEVICE, L_NO, L_YES, L_PUT, L_GET, L_ALLOC, L_FREE,
        L_TOUCH, L_DROP, L_KINDS };  /* binary.py */
-enum { Q_ACCESS, Q_RECORD, Q_WAIT, Q_SYNC, Q_POLL, Q_PUT, Q_GET, Q_ALLOC, Q_FREE, Q_TOUCH, Q_DROP };  /* attach/lines.py */
+enum { Q_ACCESS, Q_RECORD, Q_WAIT, Q_SYNC, Q_POLL, Q_PUT, Q_GET, Q_ALLOC, Q_FREE, Q_TOUCH, Q_DROP,
+       Q_HELD, Q_SETTLED };  /* attach/lines.py */
 
 /* ── what is set up once ─────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -52,7 +53,7 @@ static PyObject *numbers[SETS + 1], *numbers_tuple;
     X(copy) X(launch) X(alloc) X(free) X(touch) X(plan) X(poll) X(access) X(blocking) X(mark) X(decide) X(settle) \
     X(_release) X(_see_to) X(_kernel) X(_copied) X(settle_up) X(returned) \
     X(targets) X(stream) X(any) X(call) \
-    X(done)
+    X(done) X(append)
 #define DECLARE(n) static PyObject *s_##n;
 NAMES(DECLARE)
 
@@ -936,7 +937,7 @@ typedef struct {
     PyObject *recorder, *failed;
     PyObject *add, *hold;  /* the recorder's methods */
     long long most;
-    Slot on, now, size, count, sealed, done, told;
+    Slot on, now, size, count, sealed, waiting, beside, index, done, told;
 } Queue;
 
 static int Queue_traverse(Queue *self, visitproc visit, void *arg) {
@@ -958,7 +959,8 @@ static int Queue_clear(Queue *self) {
 static void Queue_dealloc(Queue *self) {
     PyObject_GC_UnTrack(self);
     Queue_clear(self);
-    Slot *slots[] = {&self->on, &self->now, &self->size, &self->count, &self->sealed, &self->done, &self->told};
+    Slot *slots[] = {&self->on,      &self->now,    &self->size,  &self->count, &self->sealed,
+                     &self->waiting, &self->beside, &self->index, &self->done,  &self->told};
     for (size_t at = 0; at < sizeof(slots) / sizeof(*slots); at++)
         Py_XDECREF(slots[at]->name);
     Py_TYPE(self)->tp_free(self);
@@ -981,7 +983,8 @@ static PyObject *Queue_new(PyTypeObject *type, PyObject *args, PyObject *more) {
         (self->hold = PyObject_GetAttrString(recorder, "hold")) == NULL || slot_find(&self->on, kind, "on") < 0 ||
         slot_find(&self->now, kind, "now") < 0 || slot_find(&self->size, kind, "_size") < 0 ||
         slot_find(&self->count, kind, "_count") < 0 || slot_find(&self->sealed, kind, "_sealed") < 0 ||
-        slot_find(&self->done, line, "done") < 0 || slot_find(&self->told, line, "told") < 0)
+        slot_find(&self->waiting, kind, "_queue") < 0 || slot_find(&self->beside, kind, "_beside") < 0 ||
+        slot_find(&self->index, line, "index") < 0 || slot_find(&self->done, line, "done") < 0 || slot_find(&self->told, line, "told") < 0)
         Py_CLEAR(self);
     return (PyObject *)self;
 }
@@ -1172,12 +1175,30 @@ static PyObject *queue_hold(Queue *self, PyObject *by, PyObject *event) {
     return held;
 }
 
-/* The call has returned, under the lock. 1: that is noted, and nobody was told that it was out; 0: there is more to do. */
+/* The call has returned, under the lock: `Core.settle`. 1: done; 0: the recorder has to do it; -1: raised. */
 static int queue_settled(Queue *self, PyObject *held) {
-    if (!slot_holds(&self->done) || !slot_holds(&self->told) || AT(&self->told, held, PyObject *) != Py_False)
+    if (!slot_holds(&self->done) || !slot_holds(&self->told))
         return 0;
+    PyObject *told = AT(&self->told, held, PyObject *), *beside;
+    if (told != Py_False) {  /* a process beside was told that it is out: it hears the rest too */
+        if (told != Py_True || (beside = slot_get(&self->beside, self->recorder)) == NULL)
+            return told == Py_True ? -1 : 0;
+        Py_DECREF(beside);
+        if (beside == Py_None)
+            return 0;
+    }
     Py_XSETREF(AT(&self->done, held, PyObject *), Py_NewRef(Py_True));
-    return 1;
+    if (told == Py_False)
+        return 1;
+    PyObject *queue = slot_get(&self->waiting, self->recorder), *index = slot_get(&self->index, held);
+    PyObject *line = index == NULL ? NULL : PyTuple_Pack(3, numbers[Q_SETTLED], index, Py_True);
+    int result = queue == NULL || line == NULL ? -1 : done(CALL(s_append, queue, line));
+    Py_XDECREF(queue);
+    Py_XDECREF(index);
+    Py_XDECREF(line);
+    if (result < 0)
+        result = queue_failed(self, "blocking");
+    return result < 0 ? -1 : 1;
 }
 
 /* ── what a call is given ────────────────────────────────────────────────────────────────────────────────────────── */
@@ -1588,8 +1609,9 @@ static PyObject *sync_queued(Host *self, PyObject *event, PyObject *name) {
     failed = on_now < 0;
     if (on_now > 0) {
         leave = lock_take(self);  /* whoever works lines off looks at it and says so */
-        failed = leave == NULL;
-        if (leave != NULL && !(returned && queue_settled(queue, held))) {
+        int settled = leave == NULL || !returned ? 0 : queue_settled(queue, held);
+        failed = leave == NULL || settled < 0;
+        if (leave != NULL && settled == 0) {
             PyObject *method = PyObject_GetAttr(queue->recorder, s_returned), *names = PyTuple_Pack(1, s_done);
             PyObject *args[] = {held, returned ? Py_True : Py_False};
             failed = method == NULL || names == NULL || done(PyObject_Vectorcall(method, args, 1, names)) < 0;

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvsan.checker import open_trace
-from kvsan.checker.attach.lines import ids_of
+from kvsan.checker.attach.lines import HELD, SETTLED, SYNC, decoded, encoded, ids_of
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.watched import ToRecorder
 from kvsan.model.ops import Op, Stream, Sync
@@ -444,3 +444,55 @@ def test_ids_are_the_same_when_they_arrive(ids: list[int]) -> None:
     kept = recorder._queue[0][3]
     assert ids_of(kept).tolist() == ids
     assert len(kept) == (4 * len(ids) + 1 if min(ids) >= 0 and max(ids) < 1 << 31 else 8 * len(ids))
+
+
+class Beside:
+    """Stands in for the pipe: the lines as they would arrive."""
+
+    def __init__(self) -> None:
+        self.arrived: list[Any] = []
+
+    def pool(self, name: str, blocks: int) -> None:
+        pass
+
+    def stream(self, name: str, stream: Stream) -> None:
+        pass
+
+    def follow(self, name: str, follower: object) -> None:
+        pass
+
+    def lines(self, given: list[Any]) -> None:
+        self.packed(encoded(given))
+
+    def packed(self, given: bytes) -> None:
+        self.arrived += decoded(given)
+
+
+def untimed(line: list[Any]) -> list[Any]:
+    """With ids in one form, and without the time."""
+    kept = [
+        {pool: ids_of(some).tolist() for pool, some in one.items()} if isinstance(one, dict) else one for one in line
+    ]
+    kept = [ids_of(one).tolist() if isinstance(one, bytes) else one for one in kept]
+    if line[0] in (SYNC, HELD):
+        return [*kept[:5], *kept[6:]]
+    return kept if line[0] == SETTLED else kept[:-1]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 1 << 30), st.sampled_from([7, 512]))
+def test_a_process_beside(seed: int, batch: int) -> None:
+    """The lines that arrive, calls that block and return or fail among them."""
+
+    def run() -> Any:
+        beside, recorder = Beside(), Recorder()
+        recorder.listen([], batch=batch, beside=beside)
+        seen = driven(ToRecorder(recorder), seed)
+        recorder.settle_up()
+        return seen, [untimed(line) for line in beside.arrived], recorder.fault_text
+
+    got, want = both(run)
+    assert got[0] == want[0]
+    for at, (mine, its) in enumerate(zip(got[1], want[1], strict=True)):
+        assert mine == its, at
+    assert got[2] is want[2] is None
