@@ -470,10 +470,13 @@ class Beside:
 
 def untimed(line: list[Any]) -> list[Any]:
     """With ids in one form, and without the time."""
-    kept = [
-        {pool: ids_of(some).tolist() for pool, some in one.items()} if isinstance(one, dict) else one for one in line
-    ]
-    kept = [ids_of(one).tolist() if isinstance(one, bytes) else one for one in kept]
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: plain(each) for key, each in value.items()} or None  # either says that there are none
+        return ids_of(value).tolist() if isinstance(value, bytes) else value
+
+    kept = [plain(one) for one in line]
     if line[0] in (SYNC, HELD):
         return [*kept[:5], *kept[6:]]
     return kept if line[0] == SETTLED else kept[:-1]
