@@ -27,7 +27,7 @@ IDS = np.dtype("<i8")
 
 
 def _as_ids(given: Any) -> Ids:
-    return np.require(given, np.int64, "CA")
+    return np.require(given, np.int64, ["C", "A"])
 
 
 class LogState:
