@@ -6,42 +6,51 @@
 #include "hook.h"
 #include "order.h"
 
+/* `block.ref_cnt == 0 and not block.is_null`; -1 with an error. */
+static int is_free(PyObject *block)
+{
+    PyObject *found = PyObject_GetAttr(block, s_ref_cnt);
+    int answer;
+    if (found == NULL)
+        return -1;
+    if (PyLong_CheckExact(found))
+        answer = !PyObject_IsTrue(found);
+    else
+        answer = PyObject_RichCompareBool(found, zero, Py_EQ);
+    Py_DECREF(found);
+    if (answer != 1)
+        return answer;
+    if ((found = PyObject_GetAttr(block, s_is_null)) == NULL)
+        return -1;
+    answer = PyObject_Not(found);
+    Py_DECREF(found);
+    return answer;
+}
+
 /* The ids of blocks in a list or tuple, a new list. `free_only`: of those that nobody refers to and that are blocks. */
 static PyObject *ids_of(PyObject *blocks, int free_only)
 {
-    PyObject *ids = PyList_New(0), *id, *count;
+    PyObject *ids = PyList_New(0), *id;
     Py_ssize_t i;
     if (ids == NULL)
         return NULL;
     for (i = 0; i < PySequence_Fast_GET_SIZE(blocks); i++) {
-        PyObject *block = PySequence_Fast_GET_ITEM(blocks, i);
-        int done;
-        if (free_only) {
-            long references;
-            if ((count = PyObject_GetAttr(block, s_ref_cnt)) == NULL)
-                goto failed;
-            references = PyLong_AsLong(count);
-            Py_DECREF(count);
-            if (references == -1 && PyErr_Occurred())
-                goto failed;
-            if (references != 0)
-                continue;
-            if ((done = is_set(block, s_is_null)) < 0)
-                goto failed;
-            if (done)
-                continue;
+        PyObject *block = Py_NewRef(PySequence_Fast_GET_ITEM(blocks, i)); /* its attributes may change the list */
+        int done = free_only ? is_free(block) : 1;
+        if (done == 1) {
+            done = -1;
+            if ((id = PyObject_GetAttr(block, s_block_id)) != NULL) {
+                done = PyList_Append(ids, id);
+                Py_DECREF(id);
+            }
         }
-        if ((id = PyObject_GetAttr(block, s_block_id)) == NULL)
-            goto failed;
-        done = PyList_Append(ids, id);
-        Py_DECREF(id);
-        if (done < 0)
-            goto failed;
+        Py_DECREF(block);
+        if (done < 0) {
+            Py_DECREF(ids);
+            return NULL;
+        }
     }
     return ids;
-failed:
-    Py_DECREF(ids);
-    return NULL;
 }
 
 /* `recorder.lives`: the same ids in each of the pools. */
@@ -83,21 +92,19 @@ static PyObject *marked(PyObject *pool)
 FUNCTION(hook_alloc)
 {
     Hook *self = (Hook *)callable;
-    PyObject *result, *pools, *ids;
+    PyObject *result, *pools, *blocks, *ids;
     if (PASSES(self))
         return hook_original(self, args, count, kwnames);
     if (kwnames != NULL || PyVectorcall_NARGS(count) != 2)
         return hook_slow(self, args, count, kwnames);
-    if ((result = hook_original(self, args, count, NULL)) == NULL)
-        return NULL;
+    if ((result = hook_original(self, args, count, NULL)) == NULL || PASSES(self))
+        return result;
     if ((pools = marked(args[0])) == NULL)
         return PyErr_Occurred() ? hook_failed(self, result) : result;
     self->counter->count++;
-    if (!PyList_CheckExact(result) && !PyTuple_CheckExact(result)) {
-        PyErr_SetString(PyExc_TypeError, "get_new_blocks gives no list of blocks");
-        ids = NULL;
-    } else
-        ids = ids_of(result, 0);
+    blocks = PySequence_Fast(result, "get_new_blocks gives no blocks");
+    ids = blocks == NULL ? NULL : ids_of(blocks, 0);
+    Py_XDECREF(blocks);
     if (ids == NULL || lives(self, ALLOC, pools, ids) < 0)
         result = hook_failed(self, result);
     Py_XDECREF(ids);
@@ -139,6 +146,19 @@ FUNCTION(hook_free)
     return result;
 }
 
+/* Whether a list or tuple is of blocks, and not of a sequence for each group: by its first. */
+static int holds_blocks(PyObject *blocks)
+{
+    PyObject *first;
+    int answer = 1;
+    if (PySequence_Fast_GET_SIZE(blocks) > 0) {
+        first = Py_NewRef(PySequence_Fast_GET_ITEM(blocks, 0));
+        answer = PyObject_HasAttr(first, s_ref_cnt);
+        Py_DECREF(first);
+    }
+    return answer;
+}
+
 /* `BlockPool.touch(blocks)`: those that are free now are taken back */
 FUNCTION(hook_touch)
 {
@@ -148,7 +168,7 @@ FUNCTION(hook_touch)
         return hook_original(self, args, count, kwnames);
     if (kwnames != NULL || PyVectorcall_NARGS(count) != 2 ||
         !(PyList_CheckExact(args[1]) || PyTuple_CheckExact(args[1])) ||
-        (PySequence_Fast_GET_SIZE(args[1]) > 0 && !PyObject_HasAttr(PySequence_Fast_GET_ITEM(args[1], 0), s_ref_cnt)))
+        !holds_blocks(args[1]))
         return hook_slow(self, args, count, kwnames);
     if ((pools = marked(args[0])) == NULL)
         return PyErr_Occurred() ? NULL : hook_original(self, args, count, NULL);
@@ -172,7 +192,7 @@ FUNCTION(hook_touch)
 FUNCTION(hook_schedule)
 {
     Hook *self = (Hook *)callable;
-    PyObject *result;
+    PyObject *result, *tokens;
     int there;
     if (PASSES(self))
         return hook_original(self, args, count, kwnames);
@@ -180,9 +200,12 @@ FUNCTION(hook_schedule)
         PyErr_Clear();
         return hook_slow(self, args, count, kwnames);
     }
-    if ((result = hook_original(self, args, count, kwnames)) == NULL)
-        return NULL;
-    if ((there = is_set(result, s_total_num_scheduled_tokens)) < 0)
+    if ((result = hook_original(self, args, count, kwnames)) == NULL || PASSES(self))
+        return result;
+    tokens = PyObject_GetAttr(result, s_total_num_scheduled_tokens);
+    there = tokens == NULL ? -1 : PyObject_IsTrue(tokens);
+    Py_XDECREF(tokens);
+    if (there < 0)
         return hook_failed(self, result);
     self->counter->count += there;
     return result;

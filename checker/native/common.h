@@ -24,12 +24,15 @@
 NAMES_USED(X)
 #undef X
 
+static PyObject *zero;            /* the int */
 static PyObject *hazard_class;    /* KvsanHazard: the one error that the engine is meant to see */
 static PyObject *perf_counter_ns; /* time.perf_counter_ns, for which the clock is read here */
 static int clock_is_monotonic;    /* whether that is so on this machine */
 
 static int intern_names(void)
 {
+    if ((zero = PyLong_FromLong(0)) == NULL)
+        return -1;
 #define X(name)                                                                                                        \
     if ((s_##name = PyUnicode_InternFromString(#name)) == NULL)                                                        \
         return -1;

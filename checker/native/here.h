@@ -31,6 +31,7 @@ static pthread_key_t slots_end;
 static void slots_free(void *first)
 {
     Slot *slot = first, *next;
+    slots = NULL; /* whatever ends after this may call hooks */
     for (; slot != NULL; slot = next) {
         next = slot->next;
         PyMem_RawFree(slot);
@@ -40,6 +41,7 @@ static void slots_free(void *first)
 static Slot *slot_find(Here *here, uint64_t state)
 {
     Slot **at = &slots, *slot;
+    PyObject *captured = NULL;
     while ((slot = *at) != NULL && slot->serial != here->serial)
         at = &slot->next;
     if (slot == NULL) {
@@ -51,13 +53,15 @@ static Slot *slot_find(Here *here, uint64_t state)
         *at = slot->next;
         if (slot->state != state) {
             slot->busy = slot->declared = slot->deriving = slot->looking = 0;
-            Py_CLEAR(slot->captured);
+            captured = slot->captured;
+            slot->captured = NULL;
         }
     }
     slot->state = state;
     slot->next = slots;
     slots = slot;
     pthread_setspecific(slots_end, slots);
+    Py_XDECREF(captured); /* its end may look for a slot */
     return slot;
 }
 
@@ -79,6 +83,22 @@ static PyObject *Here_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     if (self != NULL)
         self->serial = ++serials;
     return (PyObject *)self;
+}
+
+/* What it has in the thread in which it ends; in others that is let lie until those end. */
+static void Here_dealloc(Here *self)
+{
+    Slot **at = &slots, *slot;
+    while ((slot = *at) != NULL && slot->serial != self->serial)
+        at = &slot->next;
+    if (slot != NULL) {
+        PyObject *captured = slot->captured;
+        *at = slot->next;
+        pthread_setspecific(slots_end, slots);
+        PyMem_RawFree(slot);
+        Py_XDECREF(captured);
+    }
+    Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
 static PyObject *Here_get(Here *self, void *field)
@@ -141,6 +161,7 @@ static PyTypeObject HereType = {
     .tp_basicsize = sizeof(Here),
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_new = Here_new,
+    .tp_dealloc = (destructor)Here_dealloc,
     .tp_getset = Here_members,
 };
 

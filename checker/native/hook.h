@@ -69,10 +69,9 @@ static int Hook_traverse(Hook *self, visitproc visit, void *arg)
     return 0;
 }
 
-/* Not `original`, `slow` and `state`: a call may be on its way through it. */
+/* Nothing that a call looks at: one may be made while others are cleared. Cycles go through dicts and functions. */
 static int Hook_clear(Hook *self)
 {
-    Py_CLEAR(self->more);
     Py_CLEAR(self->dict);
     return 0;
 }
@@ -81,6 +80,7 @@ static void Hook_dealloc(Hook *self)
 {
     PyObject_GC_UnTrack(self);
     Hook_clear(self);
+    Py_XDECREF(self->more);
     Py_XDECREF(self->original);
     Py_XDECREF(self->slow);
     Py_XDECREF(self->state);
@@ -106,11 +106,6 @@ static PyObject *Hook_repr(Hook *self)
     return PyUnicode_FromFormat("<kvsan hook of %R>", self->original);
 }
 
-static PyMemberDef Hook_members[] = {
-    {"__dictoffset__", T_PYSSIZET, offsetof(Hook, dict), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
 static PyGetSetDef Hook_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -132,7 +127,6 @@ static PyTypeObject HookType = {
     .tp_clear = (inquiry)Hook_clear,
     .tp_repr = (reprfunc)Hook_repr,
     .tp_descr_get = Hook_get,
-    .tp_members = Hook_members,
     .tp_getset = Hook_getset,
 };
 

@@ -89,7 +89,7 @@ static PyObject *Lock_acquire(Lock *self, PyObject *args, PyObject *kwargs)
         PyErr_SetString(PyExc_ValueError, "timeout value must be a non-negative number");
         return NULL;
     }
-    if (seconds > 9e9) {
+    if (!(seconds <= 9e9)) { /* nor is it a number */
         PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
         return NULL;
     }

@@ -65,7 +65,11 @@ typedef struct {
 /* `fresh`: a new name. */
 static PyObject *names_fresh(Names *self)
 {
-    return PyUnicode_FromFormat("%Ue%zd", self->prefix, ++self->serial);
+    if (self->prefix == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "_prefix");
+        return NULL;
+    }
+    return PyUnicode_FromFormat("%Se%zd", self->prefix, ++self->serial);
 }
 
 /* 1: the tag hangs there; 0: the event does not carry it; -1: an error. */
@@ -79,8 +83,11 @@ static int names_hang(Names *self, PyObject *event, PyObject *tag)
         return 0;
     }
     found = look_up(event, self->attribute);
-    if (found == NULL && PyErr_Occurred())
-        return -1;
+    if (found == NULL && PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_TypeError))
+            return -1;
+        PyErr_Clear();
+    }
     Py_XDECREF(found);
     return found == tag;
 }
@@ -89,8 +96,14 @@ static int names_hang(Names *self, PyObject *event, PyObject *tag)
 static PyObject *names_name(Names *self, PyObject *event)
 {
     PyObject *name, *done;
-    Tag *tag = (Tag *)look_up(event, self->attribute);
+    Tag *tag;
+    Py_ssize_t others;
     int hangs;
+    if (self->attribute == NULL || self->end == NULL || self->names == NULL || self->held == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "names of events that were not set up");
+        return NULL;
+    }
+    tag = (Tag *)look_up(event, self->attribute);
     if (tag != NULL) {
         name = Py_TYPE(tag) == &TagType && tag->event == event ? Py_NewRef(tag->name) : NULL;
         Py_DECREF(tag);
@@ -98,7 +111,11 @@ static PyObject *names_name(Names *self, PyObject *event)
             return name;
     } else if (PyErr_Occurred())
         return NULL;
-    if (PyObject_Size(self->names) > 0 || PyObject_Size(self->held) > 0) {
+    if ((others = PyObject_Size(self->names)) == 0)
+        others = PyObject_Size(self->held);
+    if (others < 0)
+        return NULL;
+    if (others > 0) {
         name = PyObject_CallMethodOneArg((PyObject *)self, s__otherwise, event);
         if (name == NULL || name != Py_None)
             return name;
@@ -147,20 +164,16 @@ static int Names_traverse(Names *self, visitproc visit, void *arg)
     return 0;
 }
 
-static int Names_clear(Names *self)
+/* No `tp_clear`, here and below: what runs while others are cleared may ask for a name. Each cycle goes through a dict,
+   which is cleared. */
+static void Names_dealloc(Names *self)
 {
+    PyObject_GC_UnTrack(self);
     Py_CLEAR(self->prefix);
     Py_CLEAR(self->attribute);
     Py_CLEAR(self->end);
     Py_CLEAR(self->names);
     Py_CLEAR(self->held);
-    return 0;
-}
-
-static void Names_dealloc(Names *self)
-{
-    PyObject_GC_UnTrack(self);
-    Names_clear(self);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -188,7 +201,6 @@ static PyTypeObject NamesType = {
     .tp_new = PyType_GenericNew,
     .tp_dealloc = (destructor)Names_dealloc,
     .tp_traverse = (traverseproc)Names_traverse,
-    .tp_clear = (inquiry)Names_clear,
     .tp_methods = Names_methods,
     .tp_members = Names_members,
 };
@@ -221,6 +233,7 @@ static PyObject *namer_other(Namer *self, PyObject *stream)
 static PyObject *namer_current(Namer *self)
 {
     PyObject *device, *handle, *key, *name;
+    Py_ssize_t gone;
     long at;
     long long which;
     int i;
@@ -247,13 +260,14 @@ static PyObject *namer_current(Namer *self)
             goto done;
         }
     name = NULL;
+    gone = self->state->gone;
     if ((key = PyTuple_Pack(2, device, handle)) != NULL) {
         name = PyObject_CallOneArg(self->meet, key);
         Py_DECREF(key);
     }
     if (name == Py_None)
         Py_CLEAR(name);
-    if (name != NULL) {
+    if (name != NULL && gone == self->state->gone && gone == self->gone) { /* nothing was destroyed meanwhile */
         self->met[self->next].device = at;
         self->met[self->next].handle = which;
         Py_XSETREF(self->met[self->next].name, Py_NewRef(name));
@@ -277,7 +291,7 @@ static PyObject *namer_name(Namer *self, PyObject *stream)
     if (kept == NULL && PyErr_Occurred())
         return NULL;
     if (kept != NULL && PyTuple_CheckExact(kept) && PyTuple_GET_SIZE(kept) == 3 &&
-        PyTuple_GET_ITEM(kept, 0) == (PyObject *)self->state &&
+        PyTuple_GET_ITEM(kept, 0) == (PyObject *)self->state && PyLong_CheckExact(PyTuple_GET_ITEM(kept, 1)) &&
         PyLong_AsSsize_t(PyTuple_GET_ITEM(kept, 1)) == self->state->gone)
         name = Py_NewRef(PyTuple_GET_ITEM(kept, 2));
     Py_XDECREF(kept);
@@ -317,9 +331,10 @@ static int Namer_traverse(Namer *self, visitproc visit, void *arg)
     return 0;
 }
 
-static int Namer_clear(Namer *self)
+static void Namer_dealloc(Namer *self)
 {
     int i;
+    PyObject_GC_UnTrack(self);
     Py_CLEAR(self->state);
     Py_CLEAR(self->device);
     Py_CLEAR(self->handle);
@@ -327,13 +342,6 @@ static int Namer_clear(Namer *self)
     Py_CLEAR(self->other);
     for (i = 0; i < MET; i++)
         Py_CLEAR(self->met[i].name);
-    return 0;
-}
-
-static void Namer_dealloc(Namer *self)
-{
-    PyObject_GC_UnTrack(self);
-    Namer_clear(self);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -350,7 +358,6 @@ static PyTypeObject NamerType = {
     .tp_new = Namer_new,
     .tp_dealloc = (destructor)Namer_dealloc,
     .tp_traverse = (traverseproc)Namer_traverse,
-    .tp_clear = (inquiry)Namer_clear,
     .tp_methods = Namer_methods,
 };
 

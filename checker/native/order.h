@@ -31,7 +31,7 @@
     slot->busy = 1;                                                                                                    \
     result = hook_original(self, args, count, NULL);                                                                   \
     if (result != NULL)                                                                                                \
-    self->counter->count++
+        self->counter->count++
 
 #define END                                                                                                            \
     slot->busy = 0;                                                                                                    \
@@ -143,7 +143,7 @@ FUNCTION(hook_wait_stream)
     PyObject *result;
     BEGIN(2, 2)
     MAKE_THE_CALL;
-    if (result != NULL && wait_stream_lines(self, args[0], args[1]) < 0)
+    if (result != NULL && self->state->on && wait_stream_lines(self, args[0], args[1]) < 0)
         result = hook_failed(self, result);
     END;
 }
@@ -154,7 +154,7 @@ FUNCTION(hook_query)
     PyObject *result;
     BEGIN(1, 1)
     MAKE_THE_CALL;
-    if (result != NULL) {
+    if (result != NULL && self->state->on) {
         PyObject *parts[5] = {NULL};
         int answer = PyObject_IsTrue(result);
         if (answer >= 0 && (parts[0] = PyLong_FromLong(POLL)) != NULL &&

@@ -86,8 +86,11 @@ static int call_method(State *self, PyObject *name)
 /* Threads and events that have ended come before the next line. */
 static inline int state_ended(State *self, Py_ssize_t waiting)
 {
-    if (PyObject_Size(self->dead_threads) > 0 || (waiting == 0 && PyObject_Size(self->dead_events) > 0))
-        return call_method(self, s__ended);
+    Py_ssize_t dead = PyObject_Size(self->dead_threads);
+    if (dead == 0 && waiting == 0)
+        dead = PyObject_Size(self->dead_events);
+    if (dead != 0)
+        return dead < 0 ? -1 : call_method(self, s__ended);
     return 0;
 }
 
@@ -135,6 +138,10 @@ static Held *state_hold(State *self, PyObject *given)
     Held *held = NULL;
     if (given == NULL)
         return NULL;
+    if (held_class == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "set_up was not called");
+        goto failed;
+    }
     if (state_waiting(self) >= self->blocked && call_method(self, s_settle_up) < 0)
         goto failed;
     if (state_ended(self, state_waiting(self)) < 0)
@@ -297,9 +304,13 @@ static PyObject *State_hand_on(State *self, PyObject *what)
 {
     PyObject *token;
     Lock *lock;
+    if (self->prefix == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "prefix");
+        return NULL;
+    }
     if (state_enter(self, &lock) < 0)
         return NULL;
-    token = PyUnicode_FromFormat("%U%S%zd.%ld", self->prefix, what, ++self->tokens, (long)getpid());
+    token = PyUnicode_FromFormat("%S%S%zd.%ld", self->prefix, what, ++self->tokens, (long)getpid());
     if (token != NULL && self->on && hand_line(self, PUT, token) < 0 && state_failed(self, s_put) < 0)
         Py_CLEAR(token);
     state_leave(lock);
@@ -394,8 +405,16 @@ static int State_traverse(State *self, visitproc visit, void *arg)
     return 0;
 }
 
+/* No field: what runs while others are cleared may call a hook. Each cycle goes through a dict, which is cleared. */
 static int State_clear(State *self)
 {
+    self->on = 0;
+    return 0;
+}
+
+static void State_dealloc(State *self)
+{
+    PyObject_GC_UnTrack(self);
     self->on = 0;
     Py_CLEAR(self->lock);
     self->packed = NULL;
@@ -406,13 +425,6 @@ static int State_clear(State *self)
     Py_CLEAR(self->now);
     Py_CLEAR(self->prefix);
     Py_CLEAR(self->sampling);
-    return 0;
-}
-
-static void State_dealloc(State *self)
-{
-    PyObject_GC_UnTrack(self);
-    State_clear(self);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

@@ -23,10 +23,18 @@ static int dict_is(PyObject *dict, PyObject *keys, PyObject *values)
     int same = PyDict_GET_SIZE(dict) == PyList_GET_SIZE(keys) && PyList_GET_SIZE(keys) == PyList_GET_SIZE(values);
     while (same == 1 && PyDict_Next(dict, &at, &key, &value)) {
         same = i < PyList_GET_SIZE(keys) && i < PyList_GET_SIZE(values);
-        if (same == 1)
-            same = PyObject_RichCompareBool(key, PyList_GET_ITEM(keys, i), Py_EQ);
-        if (same == 1)
-            same = PyObject_RichCompareBool(value, PyList_GET_ITEM(values, i), Py_EQ);
+        if (same == 1) { /* comparing runs their code, which may change all four */
+            PyObject *with[] = {Py_NewRef(PyList_GET_ITEM(keys, i)), Py_NewRef(PyList_GET_ITEM(values, i))};
+            Py_INCREF(key);
+            Py_INCREF(value);
+            same = PyObject_RichCompareBool(key, with[0], Py_EQ);
+            if (same == 1)
+                same = PyObject_RichCompareBool(value, with[1], Py_EQ);
+            Py_DECREF(key);
+            Py_DECREF(value);
+            Py_DECREF(with[0]);
+            Py_DECREF(with[1]);
+        }
         i++;
     }
     return same;
@@ -39,15 +47,23 @@ static PyObject *grown(PyObject *names, PyObject *more)
     Py_ssize_t i, group;
     for (i = 0; i < PyList_GET_SIZE(more); i++) {
         PyObject *ids = PyList_GET_ITEM(more, i), *lists, *pair;
-        int some = ids == Py_None ? 0 : PyObject_IsTrue(ids), done;
-        if (some < 0)
-            goto failed;
-        if (!some)
+        int some, done;
+        if (ids == Py_None)
             continue;
-        if (out == NULL && (out = PyList_New(0)) == NULL)
-            return NULL;
-        if ((lists = PySequence_List(ids)) == NULL)
+        Py_INCREF(ids); /* its code may change the lists */
+        some = PyObject_IsTrue(ids);
+        lists = some == 1 ? PySequence_List(ids) : NULL;
+        Py_DECREF(ids);
+        if (some == 0)
+            continue;
+        if (lists == NULL)
             goto failed;
+        if ((out == NULL && (out = PyList_New(0)) == NULL) || i >= PyList_GET_SIZE(names)) {
+            if (out != NULL)
+                PyErr_SetString(PyExc_RuntimeError, "the lists changed");
+            Py_DECREF(lists);
+            goto failed;
+        }
         for (group = 0; group < PyList_GET_SIZE(lists); group++) {
             PyObject *copy = PySequence_List(PyList_GET_ITEM(lists, group));
             if (copy == NULL || PyList_SetItem(lists, group, copy) < 0) {
@@ -151,10 +167,13 @@ static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
     if (count_step(state) < 0)
         return NULL;
     token = look_up(output, s_kvsan_token);
-    suspects = look_up(engine, s_suspects);
-    other = token != NULL || suspects == NULL || !PyTuple_CheckExact(suspects) || PyTuple_GET_SIZE(suspects) != 0;
+    other = token != NULL || PyErr_Occurred();
     Py_XDECREF(token);
-    Py_XDECREF(suspects);
+    if (!other) {
+        suspects = look_up(engine, s_suspects);
+        other = suspects == NULL || !PyTuple_CheckExact(suspects) || PyTuple_GET_SIZE(suspects) != 0;
+        Py_XDECREF(suspects);
+    }
     if (!other)
         told = look_up(runner, s__kvsan_steps);
     if (other || told == NULL || told == Py_None || is_set(output, s_new_block_ids_to_zero) != 0)
@@ -191,8 +210,13 @@ static int forward_line(Hook *self, PyObject *told)
     PyObject *hook = NULL, *messages = NULL, *name = NULL, *step = NULL, *on = NULL, *by = NULL, *now = NULL;
     Lock *lock = NULL;
     int done = -1;
-    if ((hook = PyObject_GetAttr(told, s_hook)) == NULL || !PyObject_TypeCheck(hook, &CounterType) ||
-        (messages = PyObject_GetAttr(told, s_messages)) == NULL || (name = PyObject_GetAttr(told, s_name)) == NULL ||
+    if ((hook = PyObject_GetAttr(told, s_hook)) == NULL)
+        goto done;
+    if (!PyObject_TypeCheck(hook, &CounterType)) {
+        PyErr_SetString(PyExc_TypeError, "what is told of a forward has no hook that counts");
+        goto done;
+    }
+    if ((messages = PyObject_GetAttr(told, s_messages)) == NULL || (name = PyObject_GetAttr(told, s_name)) == NULL ||
         (step = PyObject_GetAttr(messages, s_count)) == NULL)
         goto done;
     ((Counter *)hook)->count++;
@@ -237,9 +261,8 @@ FUNCTION(hook_execute)
         Py_XDECREF(told);
         if (state_failed(self->state, self->where) < 0)
             return NULL;
-        return hook_original(self, args, count, kwnames);
-    }
-    Py_DECREF(told);
+    } else
+        Py_DECREF(told);
     told = hook_original(self, args, count, kwnames);
     if (told != NULL) { /* what the engine gave back */
         open = look_up(args[0], s__kvsan_open);

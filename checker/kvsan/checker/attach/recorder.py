@@ -148,12 +148,18 @@ class Recorder(Core):
             return
         with self.lock:
             try:
-                event, who, now = self._events.fresh(), by or self.thread_name(), self.now()
-                self.add((RECORD, who, other, event, now))
-                self.add((WAIT, who, on, event, now))
-                self.add((DROP, who, event, now))
+                self.add_wait_stream(on, other, by or self.thread_name())
+            except KvsanHazard:
+                raise
             except Exception as error:
                 self.fault("wait_stream", error)
+
+    def add_wait_stream(self, on: str, other: str, by: str) -> None:
+        """`wait_stream` for who holds the lock and takes care of what it raises."""
+        event, now = self._events.fresh(), self.now()
+        self.add((RECORD, by, other, event, now))
+        self.add((WAIT, by, on, event, now))
+        self.add((DROP, by, event, now))
 
     def poll(self, event: object, done: bool, *, by: str | None = None) -> None:
         """A query of an event and its answer."""
@@ -162,6 +168,8 @@ class Recorder(Core):
         with self.lock:
             try:
                 self.add((POLL, by or self.thread_name(), self.event(event), done, self.now()))
+            except KvsanHazard:
+                raise
             except Exception as error:
                 self.fault("poll", error)
 
@@ -186,6 +194,8 @@ class Recorder(Core):
             try:
                 name = None if event is None else self.event(event)
                 self.add((SYNC, self.thread_name(), name, stream, device, self.now()))
+            except KvsanHazard:
+                raise
             except Exception as error:
                 self.fault("seen_done", error)
 
@@ -275,6 +285,8 @@ class Recorder(Core):
         with self.lock:
             try:
                 self.add((code, by or self.thread_name(), on, self.event(event), self.now()))
+            except KvsanHazard:
+                raise
             except Exception as error:
                 self.fault(where, error)
 
@@ -284,6 +296,8 @@ class Recorder(Core):
         with self.lock:
             try:
                 self.add((code, by or self.thread_name(), name, self.now()))
+            except KvsanHazard:
+                raise
             except Exception as error:
                 self.fault(where, error)
 
@@ -293,6 +307,8 @@ class Recorder(Core):
         with self.lock:
             try:
                 self.add_life(code, pool, ids, by or self.thread_name())
+            except KvsanHazard:
+                raise
             except Exception as error:
                 self.fault(where, error)
 

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kvsan.checker.attach.ledger import Hook
-from kvsan.checker.attach.lines import RECORD, WAIT, Held
+from kvsan.checker.attach.lines import POLL, RECORD, WAIT, Held
 from kvsan.checker.attach.native import namer, quick
 from kvsan.checker.attach.patches import Patches
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
@@ -306,7 +306,7 @@ class Calls:
                 except KvsanHazard:
                     raise
                 except Exception as error:
-                    recorder.fault(what, error)
+                    recorder.fault(hook.name, error)
             finally:
                 here.busy = 0
                 lock.release()
@@ -353,7 +353,8 @@ class Calls:
         return self._quick("record_event" if code == RECORD else "wait_event", original, call, hook)
 
     def _wait_stream(self, original: Function, hook: Hook) -> Function:
-        recorder, here, log = self.recorder, self.here, self.recorder.wait_stream
+        recorder, here, log = self.recorder, self.here, self.recorder.add_wait_stream
+        thread = recorder.thread_name
 
         def wait_stream(this: Any, /, stream: Any) -> Any:
             if here.busy or not recorder.on:
@@ -365,7 +366,8 @@ class Calls:
                 result = original(this, stream)
                 hook.count += 1
                 try:
-                    log(self.name(this), self.name(stream))
+                    if recorder.on:
+                        log(self.name(this), self.name(stream), thread())
                 except KvsanHazard:
                     raise
                 except Exception as error:
@@ -378,7 +380,14 @@ class Calls:
         return self._quick("wait_stream", original, wait_stream, hook)
 
     def _query(self, original: Function, hook: Hook) -> Function:
-        return self._quick("query", original, self._asked(original, hook, self.recorder.poll), hook)
+        recorder = self.recorder
+        thread, known = recorder.thread_name, recorder.event_name
+
+        def log(event: Any, done: bool) -> None:
+            if recorder.on:
+                recorder.add((POLL, thread(), known(event), done, recorder.now()))
+
+        return self._quick("query", original, self._asked(original, hook, log), hook)
 
     def _stream_query(self, original: Function, hook: Hook) -> Function:
         def log(stream: Any, done: bool) -> None:
@@ -454,7 +463,7 @@ class Calls:
             except KvsanHazard:
                 raise
             except Exception as error:
-                recorder.fault("blocking", error)
+                recorder.fault(hook.name, error)
             finally:
                 lock.release()
             done = False

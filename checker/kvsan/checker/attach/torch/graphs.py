@@ -126,7 +126,7 @@ class Graphs:
         recorder, here = self._calls.recorder, self._calls.here
 
         def replay(graph: Any, /, *args: Any, **kwargs: Any) -> Any:
-            if getattr(graph, _KEPT, None) is self:
+            if recorder.on and getattr(graph, _KEPT, None) is self:
                 hook.count += 1
                 return original(graph, *args, **kwargs) if args or kwargs else original(graph)
             if not recorder.on or (here.busy and here.captured is None):

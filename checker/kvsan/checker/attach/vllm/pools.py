@@ -59,11 +59,13 @@ def _install(engine: Engine, module: ModuleType) -> None:
 
     def free_blocks(original: Any) -> Any:
         def wrapper(self: Any, ordered_blocks: Iterable[Any], *args: Any, **kwargs: Any) -> Any:
-            if not ordered_blocks and not args and not kwargs and type(ordered_blocks) is list:
+            if not recorder.on:
+                return original(self, ordered_blocks, *args, **kwargs)
+            if not args and not kwargs and type(ordered_blocks) is list and not ordered_blocks:
                 free.count += 1  # most calls: of a window that did not move
                 return original(self, ordered_blocks)
             pools = getattr(self, MARK, None)
-            if not pools or not recorder.on:
+            if not pools:
                 return original(self, ordered_blocks, *args, **kwargs)
             free.count += 1
             blocks = list(ordered_blocks)  # often a generator

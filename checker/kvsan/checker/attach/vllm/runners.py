@@ -171,14 +171,15 @@ def _inside(engine: Engine, cls: Any, forward: Any) -> None:
         output = argument(original, "scheduler_output")
 
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if recorder.on:
-                try:
-                    engine.step()
-                    setattr(self, _OPEN, _begin(engine, self, output((self, *args), kwargs)))
-                except KvsanHazard:
-                    raise
-                except Exception as error:
-                    recorder.fault("vllm.forward", error)
+            if not recorder.on:
+                return original(self, *args, **kwargs)
+            try:
+                engine.step()
+                setattr(self, _OPEN, _begin(engine, self, output((self, *args), kwargs)))
+            except KvsanHazard:
+                raise
+            except Exception as error:
+                recorder.fault("vllm.forward", error)
             done = original(self, *args, **kwargs)
             if getattr(self, _OPEN, None) is not None:
                 unpassed(self)

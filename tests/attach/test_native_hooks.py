@@ -1,0 +1,374 @@
+"""The hooks in C against the same hooks in Python: random programs of an engine, run once with each, leave the same lines,
+the same counts, the same faults and the same answers; and what C holds on to is let go.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from attach.native_programs import PROGRAMS, STEPS, Machine, Odd, Run, played
+from attach.vllm import fake
+from kvsan.checker.attach import native
+
+HOT = native.HOT
+pytestmark = pytest.mark.skipif(HOT is None, reason="the C hooks are not built (make native), or KVSAN_NATIVE=0")
+TESTS = Path(__file__).resolve().parent.parent
+
+
+def test_hooks_are_c_s_and_python_s() -> None:
+    """The comparison below compares what it says."""
+    for language, kind in (("python", "function"), ("c", "Hook")):
+        with Run(language, 1) as run:
+            hooked = (run.world.Event.record, run.world.Stream.wait_stream, fake.BlockPool.touch)
+            hooked += (fake.OlderRunner._model_forward, fake.NewerRunner.execute_model, fake.Scheduler.schedule)
+            assert {type(each).__name__ for each in hooked} == {kind}
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(PROGRAMS, st.sampled_from([1, 3, 512]))
+def test_c_and_python_say_the_same(program: list[tuple[str, int, int]], batch: int) -> None:
+    in_python, in_c = (played(language, batch, program) for language in ("python", "c"))
+    for key, value in in_python.items():
+        assert in_c[key] == value, key
+
+
+def test_c_and_python_alone_say_the_same() -> None:
+    """Two processes: names, lock, queue and lines in Python, too."""
+    said = {}
+    for asked in ("0", "1"):
+        path = os.pathsep.join([str(TESTS), *sys.path])
+        done = subprocess.run(
+            [sys.executable, "-m", "attach.native_programs", "0", "40"],
+            env={**os.environ, "KVSAN_NATIVE": asked, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        said[asked] = done.stdout.splitlines()
+    for in_python, in_c in zip(said["0"], said["1"], strict=True):
+        assert in_c == in_python
+
+
+# ── what is let go ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _quiet(run: Run) -> None:
+    """Lines go nowhere, and no run is kept of them."""
+    vars(run.recorder).pop("settle_up")
+    run.recorder._sinks = run.recorder._hearers = ()
+    run.recorder.batch = 32
+
+
+_CALLS = [name for name in STEPS if name not in ("stream_gone", "thread", "off", "inside", "end", "hazard", "list")]
+
+
+def _kept(language: str, name: str) -> int:
+    """How many blocks of memory more there are after 1200 calls than after 600."""
+    with Run(language, 32) as run:
+        machine = Machine(run)
+        _quiet(run)
+        events, pools = machine.events[:], (machine.pool, machine.several, machine.unmarked)
+
+        def turns(count: int) -> int:
+            for i in range(count):
+                getattr(machine, f"do_{name}")(i % 101, i % 89)
+                if i % 50 == 0:  # a program is not long enough to fill up on these
+                    machine.events[:] = events
+                    machine.taken.clear()
+                    for pool in pools:
+                        pool.unused = pool.blocks[1:]
+                    run.saw.clear()
+                    run.recorder.fault_text, run.recorder.on = None, True
+            run.recorder.settle_up()
+            run.saw.clear()
+            gc.collect()
+            return sys.getallocatedblocks()
+
+        turns(600)
+        before = turns(0)
+        return turns(600) - before
+
+
+@pytest.mark.parametrize("name", _CALLS)
+def test_many_calls_keep_nothing(name: str) -> None:
+    """More than the hooks in Python do: those of requests that go on are kept."""
+    in_c, in_python = (_kept(language, name) for language in ("c", "python"))
+    assert in_c - in_python < 120, f"{in_c} and {in_python} blocks of memory more after 600 calls"
+
+
+def test_what_was_hooked_is_collected() -> None:
+    def once() -> list[weakref.ref[Any]]:
+        with Run("c", 3) as run:
+            machine = Machine(run)
+            for i in range(3):
+                machine.do_record(i, 1)
+                machine.do_step(i, 1)
+                machine.do_list(i, i)
+                machine.do_query(i, i)
+            return [weakref.ref(run.recorder), weakref.ref(run.calls), weakref.ref(run.world.Event)]
+
+    alive = once()
+    gc.collect()
+    assert [each() for each in alive] == [None, None, None]
+
+
+@pytest.mark.parametrize("recorder_stays", [True, False])
+def test_hooks_that_are_called_while_they_are_collected(recorder_stays: bool) -> None:
+    """An object whose end is no part of the collection's first round calls hooks of what is being cleared."""
+    called, stays = [], []
+
+    def once() -> None:
+        with Run("c", 3) as run:
+            machine = Machine(run)
+            machine.do_record(0, 1)
+            _quiet(run)
+            if recorder_stays:
+                stays.append(run.recorder)
+            gc.collect()  # what is older is cleared first
+            for owner, name in (
+                (run.world.Event, "record"),
+                (run.world.Event, "synchronize"),
+                (run.world.Stream, "wait_stream"),
+                (fake.OlderRunner, "execute_model"),
+                (fake.BlockPool, "touch"),
+            ):
+                hook = vars(owner)[name]
+
+                class Last:
+                    """No object of the collector's."""
+
+                    __slots__ = ()
+                    call: Any = hook
+                    given: Any = (machine.events[0], machine.stream(1), machine.older, machine.pool)
+                    keep: Any = []
+
+                    def __del__(self) -> None:
+                        for one in self.given:
+                            for rest in ((), (machine.streams[0],), ([],), (SimpleNamespace(),)):
+                                try:
+                                    type(self).call(one, *rest)
+                                except Exception as error:
+                                    called.append(type(error))
+                                else:
+                                    called.append(None)
+
+                Last.keep.extend([Last, Last(), run.calls, hook, *([] if recorder_stays else [run.recorder])])
+
+    for _ in range(5):
+        once()
+        gc.collect()
+    assert called
+
+
+# ── locks and threads ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_lock_is_reentrant_and_keeps_others_out() -> None:
+    lock = HOT.Lock()
+    said: list[Any] = []
+    with lock, lock:
+        assert lock.acquire(False)
+        lock.release()
+        fake.in_thread(lambda: said.append((lock.acquire(False), lock.acquire(timeout=0.001), lock.acquire(timeout=0))))
+        fake.in_thread(lambda: said.append(_raised(lock.release)))
+    assert said == [(False, False, False), RuntimeError]
+    assert _raised(lock.release) is RuntimeError
+    fake.in_thread(lambda: said.append(lock.acquire(timeout=1)))  # a thread that ends with it
+    assert said[-1] is True
+    assert not lock.acquire(False)
+    for odd in (float("nan"), float("inf"), -2.0, 1e300):
+        assert _raised(lambda odd=odd: lock.acquire(True, odd)) in (ValueError, OverflowError)
+    assert _raised(lambda: lock.acquire(False, 1)) is ValueError
+
+
+def _raised(call: Any) -> type[BaseException] | None:
+    try:
+        call()
+    except Exception as error:
+        return type(error)
+    return None
+
+
+def test_no_count_is_lost_between_threads() -> None:
+    lock, total = HOT.Lock(), [0]
+
+    def work() -> None:
+        for _ in range(2000):
+            with lock, lock:
+                total[0] = _next(total[0])
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert total == [8000]
+
+
+def _next(number: int) -> int:
+    return number + 1
+
+
+def test_a_signal_s_exception_ends_the_wait_for_a_lock() -> None:
+    """A hook that waits for another thread is interrupted as Python's is: the engine's call is not made."""
+    with Run("c", 3) as run:
+        held, leave, made = threading.Event(), threading.Event(), []
+
+        def hold() -> None:
+            with run.recorder.lock:
+                held.set()
+                leave.wait(30)
+
+        def stop(number: int, frame: Any) -> None:
+            raise InterruptedError("a signal")
+
+        run.world.then = lambda: made.append(1)
+        event = run.world.Event()
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait(30)
+        before = signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        try:
+            with pytest.raises(InterruptedError, match="a signal"):
+                event.record()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+            leave.set()
+            thread.join()
+        assert not made
+        assert run.recorder.on
+        event.record()
+        assert made == [1]
+
+
+def test_a_forked_child_has_a_lock_of_its_own() -> None:
+    with Run("c", 3) as run:
+        held, leave = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with run.recorder.lock:
+                held.set()
+                leave.wait(30)
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait(30)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                run.recorder.listen(())
+                run.world.Event().record()
+                code = 0 if run.recorder.ops == 1 else 2
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        leave.set()
+        thread.join()
+
+
+def test_the_lock_is_changed_inside_a_call() -> None:
+    """As `listen` does."""
+    with Run("c", 3) as run:
+        event = run.world.Event()
+        for call in (event.record, event.wait, event.query, event.synchronize):
+            old = run.recorder.lock
+            run.world.then = lambda: run.recorder.listen(())
+            call()
+            run.world.then = None
+            assert run.recorder.lock is not old
+            fake.in_thread(lambda old=old: (old.acquire(timeout=5), old.release()))
+            assert old.acquire(False)
+            assert run.recorder.on
+        event.record()
+        assert run.recorder.ops == 1 + 1 * (run.recorder.ops == 2)  # what was in the call then is after it or gone
+
+
+def test_threads_come_and_go() -> None:
+    """What is of a thread ends with it, also where a call is never ended there."""
+    with Run("c", 3) as run:
+        here, seen = run.calls.here, []
+
+        def work() -> None:
+            seen.append((here.busy, here.captured))
+            here.busy, here.captured = 3, object()
+            run.world.Event().record()  # a part of another call
+            here.busy = 0
+            run.world.Event().record()
+
+        for _ in range(50):
+            fake.in_thread(work)
+        assert set(seen) == {(0, None)}
+        run.recorder.settle_up()
+        assert run.recorder.ledger.counts()["torch.Event.record"] == 50
+        assert here.busy == 0
+
+
+def test_many_sessions_leave_no_slots_behind() -> None:
+    """In the thread in which they end."""
+    for _ in range(3):
+        heres = [HOT.Here() for _ in range(100)]
+        for each in heres:
+            each.captured = marker = Odd("marker")
+        gone = weakref.ref(marker)
+        del heres, each, marker
+        gc.collect()
+        assert gone() is None
+
+
+def test_a_thread_comes_back_while_it_ends() -> None:
+    """A destructor of a thread's own data calls hooks, with another state of Python's, when what is ours has ended."""
+    library = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(library, "pthread_key_create"):
+        pytest.skip("no pthread_key_create to be found")
+    with Run("c", 3) as run:
+        event, here, seen = run.world.Event(), run.calls.here, []
+
+        def back(_: Any) -> None:
+            seen.append(("back", here.busy))
+            here.busy = 2
+            event.record()  # a part of another call
+            here.busy = 0
+            event.record()
+
+        def work() -> None:
+            here.busy = 1
+            event.record()
+            library.pthread_setspecific(key, ctypes.c_void_p(1))
+            seen.append(("work", here.busy))
+
+        destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(back)
+        key = ctypes.c_uint()
+        assert library.pthread_key_create(ctypes.byref(key), destructor) == 0
+        for _ in range(20):
+            fake.in_thread(work)
+        for _ in range(500):  # `join` does not wait for it
+            if len(seen) == 40:
+                break
+            time.sleep(0.01)
+        library.pthread_key_delete(key)
+        assert sorted(seen) == [("back", 0)] * 20 + [("work", 1)] * 20
+        run.recorder.settle_up()
+        assert run.recorder.ledger.counts()["torch.Event.record"] == 20
+        assert run.recorder.fault_text is None
