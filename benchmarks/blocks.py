@@ -1,11 +1,13 @@
 """Host time of an engine's steps in blocks, one block a mode, in a new order each round (`switching.py`).
 
-A step counts if it decodes one token for each of all the sequences, which is known before its turn: so steps are alike
-and a prompt's are not among them. A block is so many of those, whichever window they come from, in one mode; the first
-after a switch is left out. Its figure is the mean time of their turns less what the host was blocked in `sync`, and
-what it takes to work off the lines that they left waiting, at the end of the block or before a step that does not count
-(`settle_us`, which is in `host_us`). Where lines would have waited for more of them that is rather too much: a batch
-has its fixed cost once a block at least. What steps that do not count left waiting is worked off outside of the clock.
+A step counts if it decodes one token for each of all the sequences, which is known before its turn: so a prompt's are
+not among them. A block is so many of those, in one mode, and short: the modes' blocks of a round are neighbours in
+time. The first step after a switch is left out. A step's time is that of its turn less what the host was blocked in
+`sync` (`wall`), or the processor time of its thread (`cpu`), each less what the watcher does rarely (`switching.Rare`),
+which is timed by itself: what waits at the end of a block waits until the mode's next one, as it would if the mode were
+always on. `kind` says which step of its block it was, since the device has little in flight at first, and what the
+engine did: blocks stored, loaded and taken from the pool, in powers of two. `filled` is by how much a step fills what
+is handed on at once.
 
 Does not cover: what a mode does to the other modes' steps in other processes or threads (caches, memory bandwidth).
 """
@@ -27,26 +29,32 @@ from kvsan.model.design import MAIN
 SKIPPED = 1
 """Steps after a switch that do not count: the device has nothing in flight."""
 
-Round = dict[str, dict[str, float]]
+Round = dict[str, dict[str, Any]]
 
 
 @dataclass
 class Block:
-    """Seconds, but for `lines`."""
+    """One element a step; times in µs."""
 
-    host: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
-    settle: float = 0.0
+    kind: list[str] = field(default_factory=list)
+    filled: list[float] = field(default_factory=list)
     lines: int = 0
+    rare: float = 0.0
 
-    def figures(self) -> dict[str, float]:
-        """µs a step; `step_us` from one step's end to the next."""
-        steps = len(self.host)
+    def figures(self) -> dict[str, Any]:
+        """What a round's line says; `step_us`, from one step's end to the next, `lines` and `rare_us` are a step's."""
+        steps = len(self.wall)
         return {
-            "host_us": round((sum(self.host) + self.settle) / steps * 1e6, 2),
-            "settle_us": round(self.settle / steps * 1e6, 2),
-            "step_us": round(sum(self.gaps) / max(len(self.gaps), 1) * 1e6, 2),
+            "wall": self.wall,
+            "cpu": self.cpu,
+            "kind": self.kind,
+            "filled": round(sum(self.filled) / max(len(self.filled), 1), 6),
+            "step_us": round(sum(self.gaps) / max(len(self.gaps), 1), 2),
             "lines": round(self.lines / steps, 3),
+            "rare_us": round(self.rare / steps, 2),
         }
 
 
@@ -64,7 +72,6 @@ class Blocks:
         self._round: Round = {}
         self._block: Block | None = None
         self._skip = 0
-        self._owing = False
         self._blocked = 0.0
         self._ended = 0.0
 
@@ -83,40 +90,43 @@ class Blocks:
         running = self.engine.scheduler.running
         return len(running) == self._sequences and all(one.todo(2) == 1 for one in running)
 
+    def _done(self) -> tuple[int, ...]:
+        """What the engine has done so far, in any mode."""
+        transfers = self.engine.transfers
+        return transfers.stored_blocks, transfers.loaded_blocks, -len(transfers.pools[0][0].queue)
+
     def _turn(self, turn: Callable[[], Any]) -> Any:
         decodes = self._decodes()
-        if not decodes:
-            self._settle()
-        elif self._block is None:
+        if decodes and self._block is None:
             self._begin()
         watcher = self.board.watcher
-        launched, lines = self.engine.flight.launched, watcher.lines
+        rare = watcher.rare
+        launched, lines, before = self.engine.flight.launched, watcher.lines, self._done()
+        filled, seen = (rare.filled(), rare.all) if rare is not None else (0.0, 0.0)
         self._blocked = 0.0
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.thread_time()
         done = turn()
-        ended = time.perf_counter()
+        ended, cpu_ended = time.perf_counter(), time.thread_time()
         block = self._block
         if block is None or not decodes or self.engine.flight.launched == launched or self._skip:
             self._skip -= bool(self._skip and decodes)
             self._ended = 0.0
-            watcher.settle()
             return done
-        block.host.append(ended - began - self._blocked)
+        apart = rare.all - seen if rare is not None else 0.0
+        block.wall.append(round((ended - began - self._blocked - apart) * 1e6, 1))
+        block.cpu.append(round((cpu_ended - cpu - apart) * 1e6, 1))
+        block.rare += apart * 1e6
         block.lines += watcher.lines - lines
+        did = (str((b - a).bit_length()) for a, b in zip(before, self._done(), strict=True))
+        block.kind.append("/".join((str(len(block.kind)), *did)))
+        if rare is not None and not apart:
+            block.filled.append(rare.filled() - filled)
         if self._ended:
-            block.gaps.append(ended - self._ended)
-        self._ended, self._owing = ended, True
-        if len(block.host) == self._length:
+            block.gaps.append((ended - self._ended) * 1e6)
+        self._ended = ended
+        if len(block.wall) == self._length:
             self._end(block)
         return done
-
-    def _settle(self) -> None:
-        """On the clock, if steps that count may have left lines."""
-        if self._owing and self._block is not None:
-            began = time.perf_counter()
-            self.board.watcher.settle()
-            self._block.settle += time.perf_counter() - began
-        self._owing = False
 
     def _begin(self) -> None:
         if not self._order:
@@ -126,7 +136,6 @@ class Blocks:
         self._block, self._skip, self._ended = Block(), SKIPPED, 0.0
 
     def _end(self, block: Block) -> None:
-        self._settle()
         self._round[self.board.mode] = block.figures()
         self._block = None
         if not self._order:

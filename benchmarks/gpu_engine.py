@@ -13,9 +13,11 @@ what the machine does meanwhile falls on both. Reported is the median over round
 what the host was blocked in `sync`: the GPU's time must not hide the host's.
 
 `cost` has one engine, whose watchers are swapped under it every `--block` steps (`switching.py`, `blocks.py`): engines
-of their own would lie elsewhere in memory, and the machine's speed changes from second to second. The mean over rounds
-is reported too, with a bootstrap interval: what is rare moves the mean and not the median. `again` is off once more and
-says how large a difference is where there is none; `nothing` is a watcher that does nothing.
+of their own would lie elsewhere in memory, and the machine's speed changes from second to second. A round's line has
+the time of every step, so that it can be looked at again; `estimate.py` says what is made of them: `bulk`, what a line
+costs; `tail`, what is rare in a step; `plain`, the difference of means, which is the two together; `rare`, what was
+timed by itself. `again` is off once more and says how large a difference is where there is none; `nothing` is a watcher
+that does nothing.
 
 A window of `throughput` is made of conversations that come back: what they said before was stored by an earlier window
 and has left the GPU since, so it is loaded, and each has a new message, so there is something to compute and to store.
@@ -49,10 +51,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from benchmarks.blocks import Blocks, Round
-from benchmarks.switching import Noted, Nothing, Switchboard, Watcher
+from benchmarks.estimate import compare, steps_of
+from benchmarks.switching import Noted, Nothing, Rare, Switchboard, Watcher
 from benchmarks.turns import watched
 
 from gpu.vllm_cost import interval
+from kvsan.runtime.binary import FLUSH_NS
 
 DESIGNS = {
     "none": "vllm-before-46278",
@@ -76,8 +80,6 @@ COUNTED = ("tokens", "steps", "loads", "loaded_blocks", "stores", "stored_blocks
 """What the summary of a design says of its windows: least, median, most."""
 STEPS = 64
 """Tokens that each request of a cost window wants: so many steps all of them decode."""
-RESAMPLED = 2000
-"""Bootstrap samples."""
 SEEDS = 4
 """Workloads of a window in turn: later windows find their prefixes in the host pool, so there are loads."""
 
@@ -249,16 +251,6 @@ class Windows:
         }
 
 
-def mean(values: list[float]) -> dict[str, Any]:
-    """The mean over rounds and its interval of 95 %, by the percentiles of seeded bootstrap samples."""
-    import numpy as np
-
-    given = np.array(values)
-    means = np.random.default_rng(0).choice(given, (RESAMPLED, len(given))).mean(1)
-    low, high = np.percentile(means, [2.5, 97.5]).tolist()
-    return {"mean": round(statistics.fmean(values), 3), "interval": [round(low, 3), round(high, 3)], "n": len(values)}
-
-
 def spread(values: list[float]) -> dict[str, Any]:
     """The median over rounds and its interval."""
     low, high = interval(values)
@@ -310,15 +302,18 @@ def watchers(noted: Noted, modes: Sequence[str], log: str) -> dict[str, Watcher]
 def cost(options: argparse.Namespace, out: Out) -> None:
     for blocks in options.blocks:
         with tempfile.TemporaryDirectory(prefix="gpu-engine-") as folder:
-            rounds, seen = cost_rounds(options, out, blocks, f"{folder}/log.kvt")
+            rounds, seen, rare = cost_rounds(options, out, blocks, f"{folder}/log.kvt")
         if rounds:
-            cost_summary(out, blocks, rounds, seen)
-        if options.device != "simulated":
+            cost_summary(out, blocks, rounds, seen, rare)
+        if options.device != "simulated" and options.sanitizer:
             sanitizer(options, out, blocks)
 
 
-def cost_rounds(options: argparse.Namespace, out: Out, blocks: int, log: str) -> tuple[list[Round], dict[str, Any]]:
-    """The rounds that were whole when the time was up, and what each session saw."""
+def cost_rounds(
+    options: argparse.Namespace, out: Out, blocks: int, log: str
+) -> tuple[list[Round], dict[str, Any], dict[str, Rare]]:
+    """The rounds that were whole when the time was up, what each session saw, and what it did now and then."""
+    began = time.monotonic()
     tried, sequences = options.device == "simulated", options.sequences
     words = 1 if tried else 16
     board = Switchboard(
@@ -348,10 +343,14 @@ def cost_rounds(options: argparse.Namespace, out: Out, blocks: int, log: str) ->
 
     timed = Blocks(board, sequences, options.block, options.seed, each_round)
     most = options.rounds or sys.maxsize
+    rare = {mode: one.rare for mode, one in board.watchers.items() if one.rare is not None}
+    for one in rare.values():
+        one.took.clear()
     gc.collect()
     gc.freeze()
     try:
-        deadline = time.monotonic() + options.seconds * 0.5 / len(options.blocks)
+        share = 0.5 if options.sanitizer else 1.0
+        deadline = began + options.seconds * share / len(options.blocks)
         with timed.running():
             for number in itertools.count():
                 if time.monotonic() >= deadline or len(rounds) >= most:
@@ -362,17 +361,19 @@ def cost_rounds(options: argparse.Namespace, out: Out, blocks: int, log: str) ->
     finally:
         gc.unfreeze()
     closed = {mode: one.session.close() for mode, one in board.watchers.items() if one.session is not None}
-    return rounds[:most], closed
+    return rounds[:most], closed, rare
 
 
-def cost_summary(out: Out, blocks: int, rounds: Sequence[Round], seen: dict[str, Any]) -> None:
+def cost_summary(out: Out, blocks: int, rounds: Sequence[Round], seen: dict[str, Any], rare: dict[str, Rare]) -> None:
     """A line for each mode but off. A percentage is of the median step without debug mode, wall time."""
     step = statistics.median(found["off"]["step_us"] for found in rounds)
-    for mode in rounds[0]:
+    modes = list(rounds[0])
+    steps = {clock: steps_of(rounds, clock, modes) for clock in ("wall", "cpu")}
+    for mode in modes:
         if mode == "off":
             continue
-        added = [found[mode]["host_us"] - found["off"]["host_us"] for found in rounds]
-        slower = [found[mode]["step_us"] - found["off"]["step_us"] for found in rounds]
+        added = {clock: compare(one, modes.index("off"), modes.index(mode)) for clock, one in steps.items()}
+        apart = seldom(rare.get(mode), rounds, mode, step)
         summary = seen.get(mode)
         out.line(
             summary=True,
@@ -386,14 +387,49 @@ def cost_summary(out: Out, blocks: int, rounds: Sequence[Round], seen: dict[str,
             ops=summary and summary.ops,
             lines_a_step=round(statistics.fmean(found[mode]["lines"] for found in rounds), 2),
             step_us_off=step,
-            host_us_off=statistics.median(found["off"]["host_us"] for found in rounds),
-            added_host_us=spread(added),
-            added_host_us_mean=mean(added),
-            added_host_percent=spread([100 * us / step for us in added]),
-            added_host_percent_mean=mean([100 * us / step for us in added]),
-            added_step_percent=spread([100 * us / step for us in slower]),
-            settle_us=statistics.median(found[mode]["settle_us"] for found in rounds),
+            host_us_off=statistics.median(us for found in rounds for us in found["off"]["wall"]),
+            added_us=added,
+            rare=apart,
+            percent={
+                clock: {
+                    **{part: percent(one[part], step) for part in ("bulk", "tail", "plain")},
+                    "bulk_and_rare": percent(one["bulk"], step, apart["us_a_step"]),
+                }
+                for clock, one in added.items()
+            },
         )
+
+
+def percent(found: dict[str, Any], step: float, more: float = 0.0) -> dict[str, Any]:
+    """Of a step, its interval too."""
+    values = [100 * (us + more) / step for us in (found["us"], *found["interval"])]
+    return {"percent": round(values[0], 3), "interval": [round(one, 3) for one in values[1:]]}
+
+
+def seldom(rare: Rare | None, rounds: Sequence[Round], mode: str, step: float) -> dict[str, Any]:
+    """What a watcher does now and then, were its mode always on: µs of one, how many steps apart they are, µs a step.
+
+    A batch is handed over when it is full; a log's segment too, or when its time is up. `us_a_step` is 0 where none was
+    seen, which `n` says. `writer_us`: processor time of a log's thread a step, of which at most so much is the GIL's.
+    """
+    if rare is None:
+        return {"n": 0, "us_a_step": 0.0}
+    often = statistics.fmean(found[mode]["filled"] for found in rounds)
+    found: dict[str, Any] = {"n": len(rare.took)}
+    if rare.log is not None:
+        often = max(often, step * 1000 / FLUSH_NS)
+        lines = statistics.fmean(one[mode]["lines"] for one in rounds)
+        found["writer_us"] = round(rare.writer() / max(rare.log.ops, 1) * lines * 1e6, 2)
+    one = statistics.fmean(rare.took) * 1e6 if rare.took else 0.0
+    most = max(rare.took, default=0.0) * 1e6
+    return {
+        **found,
+        "us": round(one, 1),
+        "median_us": round(statistics.median(rare.took) * 1e6, 1) if rare.took else None,
+        "most_us": round(most, 1),
+        "steps": round(1 / often, 1) if often > 0 else None,
+        "us_a_step": round(one * often, 2),
+    }
 
 
 def sanitizer(options: argparse.Namespace, out: Out, blocks: int) -> None:
@@ -587,7 +623,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--design", default="kvsan-default")
     parser.add_argument("--designs", nargs="+", default=list(DESIGNS), choices=list(DESIGNS))
     parser.add_argument("--blocks", type=int, nargs="+", default=[1024, 10_000])
-    parser.add_argument("--block", type=int, default=32, help="cost: steps that count before the next mode")
+    parser.add_argument("--block", type=int, default=4, help="cost: steps that count before the next mode")
+    parser.add_argument("--no-sanitizer", dest="sanitizer", action="store_false", help="cost: all of the time for ours")
     parser.add_argument("--seed", type=int, default=0, help="cost: of the order of modes")
     parser.add_argument("--debug", nargs="+", default=list(DEBUG), choices=DEBUG)
     parser.add_argument("--pools", nargs="+", default=list(OVERSUBSCRIBED), choices=list(OVERSUBSCRIBED))

@@ -20,6 +20,7 @@ one mode to another.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -27,8 +28,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kvsan.checker.attach.core import BLOCKED, IDS_BYTES
+from kvsan.checker.binaryfile import BinaryTrace
 from kvsan.checker.session import Session
 from kvsan.model.design import MAIN
+from kvsan.runtime.binary import Log
 from kvsan.runtime.tracing import Sink, Traced
 
 EVENT = "switch"
@@ -116,6 +120,58 @@ class Nothing:
     pool = access = copy = record = wait = poll = drop = put = get = alloc = free = touch = _ignore
 
 
+class Rare:
+    """A clock for what a watcher does now and then: a batch is handed over or worked off, a segment goes to its writer.
+
+    `took`: seconds of each that was due, because so many lines or bytes had come (`filled`) or, for a log, because its
+    time was up. `all`: seconds of all of them, forced ones too. Those of the session's close are not looked at.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.took: list[float] = []
+        self.all = 0.0
+        self._written = 0.0
+        self._recorder = session.recorder
+        trace = session.trace if session.ops is not None else None
+        self.log: Log | None = trace.log if isinstance(trace, BinaryTrace) else None
+        if self.log is not None:
+            self._time(self.log, "_turn")
+        else:
+            self._time(self._recorder, "settle_up")
+
+    def _time(self, owner: Any, name: str) -> None:
+        call = getattr(owner, name)
+
+        def timed(*given: Any) -> Any:
+            due = self.log is not None or self.filled() >= 1
+            began = time.perf_counter()
+            try:
+                return call(*given)
+            finally:
+                took = time.perf_counter() - began
+                self.all += took
+                if due:
+                    self.took.append(took)
+
+        setattr(owner, name, timed)
+
+    def writer(self) -> float:
+        """Seconds of processor time that the thread of the log has had."""
+        thread = self.log._writer if self.log is not None else None
+        if thread is None or thread.ident is None or not thread.is_alive():
+            return self._written
+        self._written = time.clock_gettime(time.pthread_getcpuclockid(thread.ident))
+        return self._written
+
+    def filled(self) -> float:
+        """What waits, as a share of what is handed on at once."""
+        if self.log is not None:
+            segment = self.log._segment
+            return max(len(segment.lines) / self.log._most, segment.used / segment.size)
+        recorder = self._recorder
+        return max(recorder.waiting / min(BLOCKED, recorder.batch), recorder._size / IDS_BYTES)
+
+
 class Watcher:
     """Who looks in one mode: nobody, a sink, or a session's sink."""
 
@@ -126,6 +182,7 @@ class Watcher:
         if traced is not None:
             noted.repeat(traced)
         self._told = traced
+        self.rare = Rare(session) if session is not None else None
         self.alive = {pool: np.ones(shape[1], np.bool_) for pool, (shape, _) in noted.pools.items()}
         """Which blocks are in use as far as it knows."""
 
@@ -181,8 +238,7 @@ class Switchboard:
         return self.watchers[self.mode]
 
     def switch(self, mode: str) -> None:
-        """Between two steps. Waits for the device; the lines of that are worked off when this returns."""
-        self.watcher.settle()
+        """Between two steps. Waits for the device; the lines of that wait with the others."""
         self.watcher.alive = self._alive()
         self.mode = mode
         device = self.watcher.device()
@@ -194,7 +250,6 @@ class Switchboard:
                 before = self.watcher.alive[pool]
                 host.free(pool, np.flatnonzero(before & ~now))
                 host.touch(pool, np.flatnonzero(now & ~before))
-        self.watcher.settle()
 
     def wait(self, host: Any) -> None:
         """The host waits for all that the streams hold."""
@@ -205,7 +260,10 @@ class Switchboard:
 
     def close(self) -> None:
         """Ends the engine, unwatched; sessions stay open."""
-        self.watcher.settle()
+        for watcher in self.watchers.values():
+            watcher.settle()
+            if watcher.rare is not None:
+                watcher.rare.writer()  # while it is there
         self._put(self.noted.inner)
         self.engine.close()
 

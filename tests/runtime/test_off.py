@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNTIME = ROOT / "runtime/kvsan/runtime"
-DEBUG_ONLY = {"tracing", "binary", "plans"}
+DEBUG_ONLY = {"tracing", "binary", "plans", "lines", "native"}
 """Modules of the runtime that only debug mode loads."""
 
 NOT_SERVING = {"kvsan.checker", "networkx", "z3", "msgspec", "rich", "click"} | {

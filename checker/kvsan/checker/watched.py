@@ -14,12 +14,14 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
-from kvsan.checker.attach.lines import ALLOC, DROP, FREE, GET, POLL, PUT, RECORD, TOUCH, WAIT, said
+from kvsan.checker.attach.core import IDS_BYTES
+from kvsan.checker.attach.lines import ALLOC, DROP, FREE, GET, POLL, PUT, RECORD, TOUCH, WAIT, Held, said
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.binaryfile import BinaryTrace
 from kvsan.model.ops import Source
 from kvsan.runtime.binary import Log
 from kvsan.runtime.device import Device, Ids
+from kvsan.runtime.lines import IN_C
 from kvsan.runtime.tracing import Sets, Sink, Traced
 
 if TYPE_CHECKING:
@@ -35,14 +37,24 @@ class ToRecorder:
     theirs; what fails is a fault of the recorder, as in them.
     """
 
+    __slots__ = ("__dict__", "lock")  # the extension looks at the lock before every line
+
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self.straight = None if IN_C is None else IN_C.Queue(recorder, self._failed, Held, IDS_BYTES)
+        """Where the extension puts lines past the methods here."""
         self.lock: AbstractContextManager[Any] = recorder.lock
         recorder.relocked.append(self._take_lock)
         self.pool, self.mark = recorder.pool, recorder.mark
         self.record, self.wait = _of_two(recorder, RECORD), _of_two(recorder, WAIT)
         self.put, self.get, self.drop = _of_one(recorder, PUT), _of_one(recorder, GET), _of_one(recorder, DROP)
         self.alloc, self.free, self.touch = _of_ids(recorder, ALLOC), _of_ids(recorder, FREE), _of_ids(recorder, TOUCH)
+
+    def _failed(self, where: str, error: BaseException) -> None:
+        """A line that the extension made has failed: as in the methods here."""
+        if not isinstance(error, Exception) or (isinstance(error, KvsanHazard) and where in ("access", "blocking")):
+            raise error
+        self._recorder.fault(where, error)
 
     def _take_lock(self, lock: AbstractContextManager[Any]) -> None:
         self.lock = lock  # a forked child has another one
@@ -146,8 +158,11 @@ class ToLog:
     thread that held it is not there; the child has no log, and counts its lines.
     """
 
+    __slots__ = ("__dict__", "__weakref__", "lock")
+
     def __init__(self, recorder: Recorder, log: Log) -> None:
         self._log = log
+        self.straight = log.straight
         self.lock = log.lock = recorder.lock
         self.pool, self.stream = recorder.pool, ToRecorder(recorder).stream
         self.mark, self.blocking, self.access = log.mark, log.blocking, log.access

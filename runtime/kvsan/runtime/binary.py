@@ -65,6 +65,8 @@ from kvsan.model.ops import (
     Touch,
     Wait,
 )
+from kvsan.runtime.lines import IDS as IDS
+from kvsan.runtime.lines import IN_C, HeldState, LogState, SegmentState
 
 VERSION = 2
 READ = (1, VERSION)
@@ -97,11 +99,12 @@ RING = 8
 FEW = 512
 """So many ids stand in their line: up to here their bytes cost less than a place in the ring."""
 
-IDS = np.dtype("<i8")
 FLUSH_NS = 250_000_000
 """A segment that is not full is handed on after this long: what a process that is killed loses. Each time costs the
 engine some 0.1 ms, in caches that hold other things.
 """
+PAGE = 1024
+"""Words of a page."""
 NEVER = 1 << 63
 STAYED_ON = "kvsan stayed on"
 
@@ -126,12 +129,12 @@ with suppress(ImportError):  # it comes with the checker
     from msgspec.msgpack import encode as _to_msgpack
 
 
-class Segment:
+class Segment(SegmentState):
     """A piece of the ring. `lines` has `WIDTH` items a line and `extra` ones; `used` of its words belong to them; `out`
     calls of them are blocking.
     """
 
-    __slots__ = ("extra", "lines", "out", "size", "used", "words")
+    __slots__ = ()
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -149,10 +152,10 @@ class Segment:
         return (len(self.lines) - self.extra) // WIDTH
 
 
-class Held:
+class Held(HeldState):
     """A blocking call's line, its first item at `at`. `segment` is `None` once it is settled or given up."""
 
-    __slots__ = ("at", "segment")
+    __slots__ = ()
 
     at: int
     segment: Segment | None
@@ -162,6 +165,10 @@ class Held:
         at = self.at
         kind, by, _, text, t = lines[at : at + WIDTH]
         lines[at : at + WIDTH] = (NO if kind == SYNC_EVENT else PUT, by, None, text, t)
+
+
+if IN_C is not None:
+    IN_C.set_held(Held)
 
 
 class Blocking(Held):
@@ -218,7 +225,7 @@ def _of_blocks(kind: int) -> Callable[[Log, str, Given, str], None]:
     return line
 
 
-class Log:
+class Log(LogState):
     """Writes the file `path`, from its first line on. A `kvsan.runtime.tracing.Sink`.
 
     `header` gives line 1 of the trace (whether the run was seen whole, how many edges were lost); without it the log's
@@ -274,6 +281,11 @@ class Log:
     def ops(self) -> int:
         """How many lines there are."""
         return self._before + self._segment.ops
+
+    @property
+    def straight(self) -> object:
+        """Where the extension puts lines past the methods here (`tracing`): a subclass's may be others."""
+        return self if type(self) is Log else None
 
     def mark(self) -> int | None:
         """The number of the latest line."""
@@ -626,6 +638,8 @@ class Log:
         self._writer = threading.Thread(target=self._run, args=(self._fd,), name="kvsan-log", daemon=True)
         self._writer.start()
         self._work.put(lambda fd: self._put(fd, [MAGIC]))
+        for segment in (self._segment, *self._free):  # a page that nobody has written is not there yet
+            segment.words[::PAGE] = segment.words[::PAGE]
         self._due = self.now() + FLUSH_NS
 
     def _run(self, fd: int) -> None:

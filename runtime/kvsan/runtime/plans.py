@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvsan.runtime.device import Copy, Ids
+from kvsan.runtime.lines import IN_C
 
 Times = npt.NDArray[np.int64]
 Part = tuple[int | None, Ids, Ids]
@@ -31,41 +32,83 @@ Part = tuple[int | None, Ids, Ids]
 
 class _Pool:
     """By block: when its latest copy of each name was decided, and when it was allocated last. 0: never. `youngest` is
-    when any block was.
+    when any block was. In C: `lines.c`'s `Pool`.
     """
 
-    __slots__ = ("_decided", "born", "youngest")
+    __slots__ = ("_born", "_decided", "youngest")
 
     def __init__(self, size: int) -> None:
         self._decided: dict[str, Times] = {}
-        self.born: Times = np.zeros(size, np.int64)
+        self._born: Times = np.zeros(size, np.int64)
         self.youngest = 0
 
+    def alloc(self, blocks: Ids, time: int) -> None:
+        self.youngest = time
+        try:
+            self._born[blocks] = time
+        except IndexError:
+            self._hold(blocks)
+            self._born[blocks] = time
+
+    def decide(self, blocks: Ids, work: str, time: int) -> None:
+        made = self._decided.get(work)
+        if made is None:
+            made = self._decided[work] = np.zeros(len(self._born), np.int64)
+        try:
+            made[blocks] = time
+        except IndexError:
+            self._hold(blocks)
+            self._decided[work][blocks] = time
+
     def at_once(self, blocks: Ids, work: str) -> int | None:
-        """When the copies of that name of these blocks were decided; `None`: not all at once."""
+        """When the copies of that name of these blocks were decided; `None`: not all at once, or not seen here."""
         made = self._decided.get(work)
         if made is None:
             return 0
-        times = made.take(blocks)
+        try:
+            times = made.take(blocks)
+        except IndexError:  # a block that the pool has not got
+            return None
         raw = times.tobytes()
         return int(times[0]) if raw == raw[:8] * len(times) else None
 
     def any_after(self, time: int, blocks: Ids) -> bool:
-        """Whether one of them was allocated after that."""
-        return self.youngest > time and bool((self.born.take(blocks) > time).any())
+        """Whether one of them was allocated after that, or is not seen here."""
+        try:
+            return self.youngest > time and bool((self._born.take(blocks) > time).any())
+        except IndexError:
+            return True
 
-    def decided(self, work: str) -> Times:
-        """For copies of that name."""
+    def times(self, blocks: Ids, work: str) -> tuple[Times, Times]:
+        """When their copies of that name were decided, and when they were allocated."""
+        try:
+            born = self._born.take(blocks)
+        except IndexError:
+            self._hold(blocks)
+            born = self._born.take(blocks)
         made = self._decided.get(work)
-        if made is None:
-            made = self._decided[work] = np.zeros(len(self.born), np.int64)
-        return made
+        return np.zeros(len(born), np.int64) if made is None else made.take(blocks), born
 
-    def hold(self, blocks: Ids) -> None:
+    def _hold(self, blocks: Ids) -> None:
         """Room for these blocks."""
         more = np.zeros(int(blocks.max()) + 1, np.int64)
-        self.born = np.concatenate((self.born, more))
+        self._born = np.concatenate((self._born, more))
         self._decided = {work: np.concatenate((times, more)) for work, times in self._decided.items()}
+
+
+if IN_C is not None:
+
+    class _PoolInC(IN_C.Pool):  # type: ignore[misc]
+        __slots__ = ()
+
+        def times(self, blocks: Ids, work: str) -> tuple[Times, Times]:
+            decided, born = self.times_of(blocks, work)
+            return np.frombuffer(decided, np.int64), np.frombuffer(born, np.int64)
+
+
+def _pool(size: int) -> _Pool:
+    made: _Pool = _Pool(size) if IN_C is None else _PoolInC(size)
+    return made
 
 
 class Plans:
@@ -74,42 +117,30 @@ class Plans:
     """
 
     def __init__(self) -> None:
-        self._pools: dict[str, _Pool] = {}
-        self._any = False
+        self.pools: dict[str, _Pool] = {}
 
     def pool(self, name: str, blocks: int) -> None:
         """A pool of so many blocks."""
-        if name not in self._pools:
-            self._pools[name] = _Pool(blocks)
+        if name not in self.pools:
+            self.pools[name] = _pool(blocks)
 
     def decide(self, pool: str, blocks: Ids, work: str, line: int | None) -> None:
         """A copy of that name of these blocks was decided after that line; without one there is nothing that could be
         planned at."""
         if line is not None:
-            self._any = True
-            made = self._of(pool)
-            try:
-                made.decided(work)[blocks] = 2 * line + 1
-            except IndexError:
-                made.hold(blocks)
-                made.decided(work)[blocks] = 2 * line + 1
+            self._of(pool).decide(blocks, work, 2 * line + 1)
 
     def alloc(self, pool: str, blocks: Ids, line: int | None) -> None:
         """These blocks begin a new generation, at that line."""
-        made, time = self._of(pool), 2 * (line or 0)
-        made.youngest = time
-        try:
-            made.born[blocks] = time
-        except IndexError:
-            made.hold(blocks)
-            made.born[blocks] = time
+        self._of(pool).alloc(blocks, 2 * (line or 0))
 
     def of(self, copy: Copy) -> Iterable[Part]:
         """The lines that the copy is logged as: `planned`, its sources and its targets."""
-        one = self._one(copy) if self._any else 0
+        one = self._one(copy)
         if one is not None:
             return ((one >> 1 if one else None, copy.sources, copy.targets),)
-        sides = [self._times(copy.source, copy.sources, copy.name), self._times(copy.target, copy.targets, copy.name)]
+        source, target = self._of(copy.source), self._of(copy.target)
+        sides = [source.times(copy.sources, copy.name), target.times(copy.targets, copy.name)]
         one = max(int(decided[0]) for decided, _ in sides)
         if not any(
             np.count_nonzero(born > one)
@@ -123,29 +154,18 @@ class Plans:
     def _one(self, copy: Copy) -> int | None:
         """When the whole copy was decided, 0 for never; `None` if that takes a closer look."""
         source, target = self._of(copy.source), self._of(copy.target)
-        try:
-            decided, aimed = source.at_once(copy.sources, copy.name), target.at_once(copy.targets, copy.name)
-            if decided is None or aimed is None:
-                return None
-            one = decided if decided > aimed else aimed
-            if source.any_after(decided or one, copy.sources) or target.any_after(aimed or one, copy.targets):
-                return None
-        except IndexError:  # a block that the pool has not got
+        decided, aimed = source.at_once(copy.sources, copy.name), target.at_once(copy.targets, copy.name)
+        if decided is None or aimed is None:
+            return None
+        one = decided if decided > aimed else aimed
+        if one and (source.any_after(decided or one, copy.sources) or target.any_after(aimed or one, copy.targets)):
             return None
         return one
 
-    def _times(self, pool: str, blocks: Ids, work: str) -> tuple[Times, Times]:
-        made = self._of(pool)
-        try:
-            return made.decided(work).take(blocks), made.born.take(blocks)
-        except IndexError:
-            made.hold(blocks)
-            return made.decided(work).take(blocks), made.born.take(blocks)
-
     def _of(self, name: str) -> _Pool:
-        found = self._pools.get(name)
+        found = self.pools.get(name)
         if found is None:
-            found = self._pools[name] = _Pool(0)
+            found = self.pools[name] = _pool(0)
         return found
 
 

@@ -13,6 +13,9 @@ A host's name is its design's: the main thread is `host` (`kvsan.model.design.MA
 and writes of its two pools, `batch`, labelled by its name; a kernel one access. Each item put in a queue is one token,
 which travels with it. `planned` of a copy is the line at which `Host.plan` said that it was decided (`plans.py`).
 
+With the extension (`lines.py`) a host is `_Host`, which is written in C: what `_TracedHost` does, and the line itself
+too if the sink says where it goes (`straight`: a log, or a recorder's queue). Else all of it is done here.
+
 Id sets stay the engine's arrays; the sink copies them. What a sink does with lines is its own: this module knows
 neither the log (`binary.py`) nor the checker.
 
@@ -31,6 +34,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kvsan.model.ops import Source
 from kvsan.runtime.device import Copy, Device, DeviceError, Host, Ids, Kernel
+from kvsan.runtime.lines import IN_C
 from kvsan.runtime.plans import Plans
 
 Sets = Mapping[str, Ids]
@@ -129,7 +133,7 @@ class Traced:
         self.plans = Plans()
         self.site = _site if sites else None
         self.streams: dict[str, str] = {}
-        self._hosts: dict[str, _TracedHost] = {}
+        self._hosts: dict[str, Host] = {}
         self._tokens = 0
 
     @property
@@ -151,7 +155,7 @@ class Traced:
         found = self._hosts.get(name)
         if found is None:
             with self.sink.lock:
-                found = self._hosts.setdefault(name, _TracedHost(self, name))
+                found = self._hosts.setdefault(name, _host(self, name))
         return found
 
     def stream(self, name: str, *, side: bool) -> None:
@@ -238,26 +242,29 @@ class _TracedHost:
     # ── accesses ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def copy(self, stream: str, copy: Copy) -> None:
-        sink, prefix = self._sink, self._prefix
-        with sink.lock:
+        with self._sink.lock:
             self._host.copy(stream, copy)
-            if not len(copy.targets):
-                return
-            site = self._site() if self._site is not None else None
-            for planned, sources, targets in self._plans.of(copy):
-                sink.copy(
-                    copy.name,
-                    self._by,
-                    self._streams[stream],
-                    prefix + copy.source,
-                    sources,
-                    prefix + copy.target,
-                    targets,
-                    copy.order,
-                    planned,
-                    copy.step,
-                    site,
-                )
+            if len(copy.targets):
+                self._copied(stream, copy)
+
+    def _copied(self, stream: str, copy: Copy) -> None:
+        """Its lines."""
+        sink, prefix = self._sink, self._prefix
+        site = self._site() if self._site is not None else None
+        for planned, sources, targets in self._plans.of(copy):
+            sink.copy(
+                copy.name,
+                self._by,
+                self._streams[stream],
+                prefix + copy.source,
+                sources,
+                prefix + copy.target,
+                targets,
+                copy.order,
+                planned,
+                copy.step,
+                site,
+            )
 
     def launch(self, stream: str, kernel: Kernel) -> None:
         with self._sink.lock:
@@ -318,6 +325,30 @@ class _TracedHost:
             self._host.plan(pool, blocks, work)
             if len(blocks):
                 self._plans.decide(pool, blocks, work, self._sink.mark())
+
+
+if IN_C is not None:
+
+    class _Host(IN_C.Host):  # type: ignore[misc]
+        """The same in C, but for this."""
+
+        __slots__ = ()
+
+        name = _TracedHost.name
+        put, get, work = _TracedHost.put, _TracedHost.get, _TracedHost.work
+        _copied, _kernel = _TracedHost._copied, _TracedHost._kernel
+
+
+def _host(device: Traced, name: str) -> Host:
+    """The host thread of that name, traced."""
+    if IN_C is None:
+        return _TracedHost(device, name)
+    sink, plans = device.sink, device.plans
+    inner, by, straight = device.inner.host(name), device.prefix + name, getattr(sink, "straight", None)
+    made: Host = _Host(
+        device, inner, by, sink, straight, plans, plans.pools, device.prefix, device.site, device.streams
+    )
+    return made
 
 
 _places: dict[tuple[CodeType, int], str] = {}
