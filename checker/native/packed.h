@@ -287,7 +287,8 @@ static int pack_wait(Packed *self, PyObject *line)
     return 0;
 }
 
-/* The line of lives that waits goes in, and those that came while that was done: none waits then. */
+/* The line of lives that waits goes in, and those that came while that was done: none waits then. The next line gets
+   its number after this. */
 static int packed_settle(Packed *self)
 {
     int done = 0;
@@ -308,15 +309,23 @@ static int packed_settle(Packed *self)
     return done;
 }
 
+/* The line has its number already: what comes while the one before it is packed, or while it is, follows it. */
 static int packed_append(Packed *self, PyObject *line)
 {
-    int done;
-    if (packed_settle(self) < 0)
-        return -1;
+    PyObject *life = self->life;
+    int done = 0;
     if (pack_waits(self))
-        return pack_wait(self, line);
+        return packed_settle(self) < 0 ? -1 : pack_wait(self, line);
     Py_INCREF(self);
-    done = pack_later(self, pack_line(self, line));
+    if (life != NULL) {
+        self->life = NULL;
+        self->count--;
+        done = pack_line(self, life);
+    }
+    if (done == 0)
+        done = pack_line(self, line);
+    done = pack_later(self, done);
+    Py_XDECREF(life);
     Py_DECREF(self);
     return done;
 }
