@@ -399,6 +399,12 @@ static Py_ssize_t Packed_length(Packed *self)
     return self->count;
 }
 
+static PyObject *Packed_sizeof(Packed *self, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromSize_t(sizeof(Packed) + self->room);
+}
+
 static PyObject *Packed_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     (void)args;
@@ -427,6 +433,7 @@ static PyMethodDef Packed_methods[] = {
     {"append", (PyCFunction)Packed_append, METH_O, "One more line."},
     {"clear", (PyCFunction)Packed_clear, METH_NOARGS, "Lets all lines go."},
     {"take", (PyCFunction)Packed_take, METH_NOARGS, "All lines as one array of MessagePack; none are left."},
+    {"__sizeof__", (PyCFunction)Packed_sizeof, METH_NOARGS, "Bytes, with those of the lines and room for more."},
     {NULL, NULL, 0, NULL},
 };
 
