@@ -80,6 +80,10 @@ if TYPE_CHECKING or HOT is None:
                     return
             self.add((code, by, pool, ids, self.now()))
 
+        def drop_events(self) -> bool:
+            """Whether the ends of events were put among the lines by C."""
+            return False
+
         def hold(self, *given: Any) -> Held:
             """A blocking call begins: the fields of its `Sync`."""
             if len(self._queue) >= self.blocked:

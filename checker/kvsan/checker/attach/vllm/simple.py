@@ -178,7 +178,7 @@ def _worker(engine: Engine, module: ModuleType) -> None:
                 step.count += 1
             return original(self, metadata, *args, **kwargs) if args or kwargs else original(self, metadata)
 
-        return quick("bound", original, wrapper, recorder, asked)
+        return quick("bound", original, wrapper, recorder, asked, None, None, None, step)
 
     engine.wrap(cls, "__init__", init, append)
     engine.wrap(cls, "register_kv_caches", register_kv_caches, setup)
