@@ -21,7 +21,7 @@ typedef struct {
     PyObject *queue;  /* a deque or a `Packed`, and its `append` */
     PyObject *append;
     Packed *packed; /* the same, if it is one */
-    Py_ssize_t count, batch, blocked, sealed, gone;
+    Py_ssize_t count, batch, blocked, sealed, gone, size;
     PyObject *dead_threads, *dead_events; /* deques */
     PyObject *now;
     int reads_clock; /* `now` is `time.perf_counter_ns` */
@@ -320,6 +320,32 @@ static PyObject *State_add_ids(State *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* `pack_copy(label, on, source, sources, target, targets, order, planned, site)`: a batch from one pool to another, with
+   lists of ids, which are packed at once and need not be copied. Whether it was: only where lines are packed. */
+static PyObject *State_pack_copy(State *self, PyObject *const *args, Py_ssize_t given)
+{
+    PyObject *line = NULL, *by = NULL, *now = NULL;
+    Lock *lock;
+    int done = 0;
+    if (given != 9) {
+        PyErr_SetString(PyExc_TypeError, "pack_copy takes nine arguments");
+        return NULL;
+    }
+    if (self->packed == NULL || !PyList_CheckExact(args[3]) || !PyList_CheckExact(args[5]) ||
+        PyList_GET_SIZE(args[3]) == 0 || PyList_GET_SIZE(args[5]) == 0)
+        Py_RETURN_FALSE;
+    if (state_enter(self, &lock) < 0)
+        return NULL;
+    if ((by = state_thread(self)) != NULL && (now = state_now(self)) != NULL)
+        line = Py_BuildValue("(iOO{OO}{OO}OOOOOOOO)", ACCESS, by, args[1], args[2], args[3], args[4], args[5], args[0],
+                             args[6], Py_True, args[7], Py_None, Py_None, args[8], now);
+    done = state_add(self, line) < 0 ? -1 : 1;
+    state_leave(lock);
+    Py_XDECREF(by);
+    Py_XDECREF(now);
+    return done < 0 ? NULL : Py_NewRef(Py_True);
+}
+
 /* Whether the ends of events were put among the lines here. */
 static PyObject *State_drop_events(State *self, PyObject *unused)
 {
@@ -516,6 +542,7 @@ static PyMethodDef State_methods[] = {
     {"hand_on", (PyCFunction)State_hand_on, METH_O, "The calling thread hands on what it knows: the token's name."},
     {"taken", (PyCFunction)State_taken, METH_O, "The calling thread took what was handed on."},
     {"add_ids", (PyCFunction)State_add_ids, METH_VARARGS, "What happens to the lives of blocks of one pool."},
+    {"pack_copy", (PyCFunction)(void (*)(void))State_pack_copy, METH_FASTCALL, "A batch, packed at once; whether it was."},
     {"drop_events", (PyCFunction)State_drop_events, METH_NOARGS, "Whether the ends of events were put in here."},
     {"hold", (PyCFunction)State_hold, METH_VARARGS, "A blocking call begins: the fields of its `Sync`."},
     {NULL, NULL, 0, NULL},
@@ -527,6 +554,7 @@ static PyMemberDef State_members[] = {
     {"batch", T_PYSSIZET, offsetof(State, batch), 0, NULL},
     {"blocked", T_PYSSIZET, offsetof(State, blocked), 0, NULL},
     {"streams_gone", T_PYSSIZET, offsetof(State, gone), 0, NULL},
+    {"_size", T_PYSSIZET, offsetof(State, size), 0, NULL},
     {"_count", T_PYSSIZET, offsetof(State, count), 0, NULL},
     {"prefix", T_OBJECT_EX, offsetof(State, prefix), 0, NULL},
     {"sampling", T_OBJECT, offsetof(State, sampling), 0, NULL},

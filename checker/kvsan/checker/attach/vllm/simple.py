@@ -110,9 +110,11 @@ class Copies:
         if gpu != self._pools[0]:
             self._pools = (gpu, gpu.replace("gpu", "cpu", 1))
         target, source = self._pools if direction == "load" else self._pools[::-1]
-        read, written, planned = {source: sources}, {target: targets}, self._plan.planned
+        planned = self._plan.planned
+        if recorder.pack_copy(direction, on, source, sources, target, targets, order, planned, where):
+            return
         with recorder.lock:
-            who = recorder.thread_name()
+            who, read, written = recorder.thread_name(), {source: sources}, {target: targets}
             recorder.add_access(direction, who, on, read, written, order, True, planned, None, None, where)
 
 
