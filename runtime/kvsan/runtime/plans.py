@@ -32,7 +32,7 @@ Part = tuple[int | None, Ids, Ids]
 
 class _Pool:
     """By block: when its latest copy of each name was decided, and when it was allocated last. 0: never. `youngest` is
-    when any block was. In C: `lines.c`'s `Pool`.
+    when any block was. In C: `pool.h`'s `Pool`.
     """
 
     __slots__ = ("_born", "_decided", "youngest")
