@@ -29,17 +29,14 @@ static int64_t *grown(int64_t *old, Py_ssize_t size, Py_ssize_t more) {
     return made;
 }
 
-/* Room for all of these blocks, as in Python twice what is needed rather than too little. */
+#define MOST_BLOCKS (1 << 24) /* plans.MOST */
+
+/* Room for all of these that can be blocks, as in Python twice what is needed rather than too little. */
 static int pool_room(Pool *self, const Ids *ids) {
     int64_t most = -1;
-    for (Py_ssize_t at = 0; at < ids->count; at++) {
-        if (ids->at[at] > most)
+    for (Py_ssize_t at = 0; at < ids->count; at++)
+        if (ids->at[at] > most && ids->at[at] < MOST_BLOCKS)
             most = ids->at[at];
-        if (ids->at[at] < 0) {
-            PyErr_Format(PyExc_IndexError, "block %lld: accepted: 0 and more", (long long)ids->at[at]);
-            return -1;
-        }
-    }
     if (most < self->size)
         return 0;
     Py_ssize_t more = (Py_ssize_t)most + 1;
@@ -65,7 +62,9 @@ static int64_t *pool_work(Pool *self, PyObject *name, int make) {
         if (self->work[at].name == name)
             return self->work[at].decided;
     for (Py_ssize_t at = 0; at < self->works; at++) {
-        int same = PyObject_RichCompareBool(self->work[at].name, name, Py_EQ);
+        PyObject *known = Py_NewRef(self->work[at].name);  /* a comparison may run code that comes back here */
+        int same = PyObject_RichCompareBool(known, name, Py_EQ);
+        Py_DECREF(known);
         if (same < 0)
             return NULL;
         if (same)
@@ -88,35 +87,40 @@ static int64_t *pool_work(Pool *self, PyObject *name, int make) {
     return made;
 }
 
-static int pool_fill(Pool *self, int64_t *times, const Ids *ids, int64_t time) {
-    for (Py_ssize_t at = 0; at < ids->count; at++) {
-        if (!in_pool(self, ids->at[at]))
-            return 0;
-        times[ids->at[at]] = time;
+/* Puts the time at these blocks; `decided` NULL: at `born`. */
+static int pool_fill(Pool *self, PyObject *decided, const Ids *ids, int64_t time) {
+    int64_t *times = self->born;
+    if (decided != NULL && (times = pool_work(self, decided, 1)) == NULL)
+        return -1;
+    Py_ssize_t at = 0;
+    while (at < ids->count && in_pool(self, ids->at[at]))
+        times[ids->at[at++]] = time;
+    if (at == ids->count)
+        return 0;
+    int counted = 1;  /* from the end, as numpy does */
+    for (at = 0; at < ids->count; at++)
+        counted &= ids->at[at] < self->size && ids->at[at] >= -self->size;
+    if (!counted) {
+        if (pool_room(self, ids) < 0 || (decided != NULL && (times = pool_work(self, decided, 1)) == NULL))
+            return -1;
+        if (decided == NULL)
+            times = self->born;
     }
-    return 1;
+    for (at = 0; at < ids->count; at++) {
+        int64_t block = counted && ids->at[at] < 0 ? ids->at[at] + self->size : ids->at[at];
+        if (in_pool(self, block))
+            times[block] = time;
+    }
+    return 0;
 }
 
 static int pool_alloc_ids(Pool *self, const Ids *ids, int64_t time) {
     self->youngest = time;
-    if (pool_fill(self, self->born, ids, time))
-        return 0;
-    if (pool_room(self, ids) < 0)
-        return -1;
-    pool_fill(self, self->born, ids, time);
-    return 0;
+    return pool_fill(self, NULL, ids, time);
 }
 
 static int pool_decide_ids(Pool *self, const Ids *ids, PyObject *work, int64_t time) {
-    int64_t *decided = pool_work(self, work, 1);
-    if (decided == NULL)
-        return -1;
-    if (pool_fill(self, decided, ids, time))
-        return 0;
-    if (pool_room(self, ids) < 0)
-        return -1;
-    pool_fill(self, pool_work(self, work, 1), ids, time);
-    return 0;
+    return pool_fill(self, work, ids, time);
 }
 
 /* When all of them were decided; -1: not at once; -2: a block that is not there, or an exception is set. */
@@ -226,19 +230,25 @@ static PyObject *Pool_times(Pool *self, PyObject *args) {
     Ids ids;
     if (!PyArg_ParseTuple(args, "OO", &blocks, &work) || ids_any(blocks, &ids) < 0)
         return NULL;
-    if (pool_room(self, &ids) < 0)
-        goto end;
     int64_t *decided = pool_work(self, work, 0);
     if (decided == NULL && PyErr_Occurred())
         goto end;
+    int counted = 1;
+    for (Py_ssize_t at = 0; at < ids.count; at++)
+        counted &= ids.at[at] < self->size && ids.at[at] >= -self->size;
     first = PyBytes_FromStringAndSize(NULL, ids.count * (Py_ssize_t)sizeof(int64_t));
     second = PyBytes_FromStringAndSize(NULL, ids.count * (Py_ssize_t)sizeof(int64_t));
     if (first == NULL || second == NULL)
         goto end;
     for (Py_ssize_t at = 0; at < ids.count; at++) {
-        int64_t when = decided == NULL ? 0 : decided[ids.at[at]];
-        memcpy(PyBytes_AS_STRING(first) + at * 8, &when, 8);
-        memcpy(PyBytes_AS_STRING(second) + at * 8, &self->born[ids.at[at]], 8);
+        int64_t block = counted && ids.at[at] < 0 ? ids.at[at] + self->size : ids.at[at];
+        int64_t when[2] = {0, 0};  /* of one that is not there: never */
+        if (in_pool(self, block)) {
+            when[0] = decided == NULL ? 0 : decided[block];
+            when[1] = self->born[block];
+        }
+        memcpy(PyBytes_AS_STRING(first) + at * 8, &when[0], 8);
+        memcpy(PyBytes_AS_STRING(second) + at * 8, &when[1], 8);
     }
     pair = PyTuple_Pack(2, first, second);
 end:
