@@ -231,7 +231,7 @@ FUNCTION(hook_output)
     return hook_original(self, args, count, NULL);
 }
 
-/* `bind_connector_metadata(metadata)`: in `slow` once copies are asked for */
+/* `bind_connector_metadata(metadata)`: counts where copies are asked for, in `more` too */
 FUNCTION(hook_bound)
 {
     Hook *self = (Hook *)callable;
@@ -240,9 +240,13 @@ FUNCTION(hook_bound)
         return hook_slow(self, args, count, kwnames);
     if ((asked = is_set(args[1], s_load_gpu_blocks)) == 0)
         asked = is_set(args[1], s_store_gpu_blocks);
-    if (asked != 0) {
+    if (asked < 0) {
         PyErr_Clear();
         return hook_slow(self, args, count, kwnames);
+    }
+    if (asked) {
+        self->counter->count++;
+        ((Counter *)self->more)->count++;
     }
     return hook_original(self, args, count, NULL);
 }

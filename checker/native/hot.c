@@ -79,6 +79,10 @@ static PyObject *Hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         PyErr_Format(PyExc_TypeError, "a hook of kind '%s' needs what it begins with", kind);
         return NULL;
     }
+    if (kinds[i].call == hook_bound && !PyObject_TypeCheck(more, &CounterType)) {
+        PyErr_Format(PyExc_TypeError, "a hook of kind '%s' needs another counter", kind);
+        return NULL;
+    }
     if ((kinds[i].call == hook_copy && !PyList_CheckExact(more)) ||
         (kinds[i].call == hook_to && (!PyTuple_CheckExact(more) || PyTuple_GET_SIZE(more) != 2 ||
                                       !PyList_CheckExact(PyTuple_GET_ITEM(more, 0))))) {

@@ -66,12 +66,35 @@ static PyObject *order_line(Hook *self, long code, PyObject *stream, PyObject *e
     return line_of(parts, 5);
 }
 
-static PyObject *of_event(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, long code)
+/* The same as a line: put in place if it can be. 0, or -1 with an error. */
+static int order_add(Hook *self, int code, PyObject *stream, PyObject *event)
+{
+    State *state = self->state;
+    Text by, on, which;
+    if (!in_place(state))
+        return state_add(state, order_line(self, code, stream, event)) < 0 ? -1 : 0;
+    if (state_thread_text(state, &by) < 0 || namer_text(self->namer, stream, &on) < 0 ||
+        names_text(self->names, event, &which) < 0)
+        return -1;
+    if (!in_place(state) || !by.size || !on.size || !which.size) /* a name that is too long */
+        return state_add(state, order_line(self, code, stream, event)) < 0 ? -1 : 0;
+    if (state_ended(state, state->packed->count) < 0 || line_begins(state, 5) < 0)
+        return -1;
+    pack_code(state, code);
+    pack_text(state->packed, &by);
+    pack_text(state->packed, &on);
+    pack_text(state->packed, &which);
+    line_ends(state, clock_now());
+    state->count++;
+    return state_full(state);
+}
+
+static PyObject *of_event(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, int code)
 {
     PyObject *result;
     BEGIN(1, 2)
     MAKE_THE_CALL;
-    if (result != NULL && state_add(self->state, order_line(self, code, given > 1 ? args[1] : NULL, args[0])) < 0)
+    if (result != NULL && order_add(self, code, given > 1 ? args[1] : NULL, args[0]) < 0)
         result = hook_failed(self, result);
     END;
 }
@@ -88,14 +111,14 @@ FUNCTION(hook_wait)
     return of_event(callable, args, count, kwnames, WAIT);
 }
 
-static PyObject *of_stream(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, long code)
+static PyObject *of_stream(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, int code)
 {
     PyObject *result;
     BEGIN(1, 2)
     MAKE_THE_CALL;
     if (result != NULL) {
         PyObject *event = given > 1 && args[1] != Py_None ? args[1] : result;
-        if (state_add(self->state, order_line(self, code, args[0], event)) < 0)
+        if (order_add(self, code, args[0], event) < 0)
             result = hook_failed(self, result);
     }
     END;
@@ -113,13 +136,48 @@ FUNCTION(hook_wait_event)
     return of_stream(callable, args, count, kwnames, WAIT);
 }
 
+/* 1: the three lines are put in place; 0: a name is too long; -1 with an error. */
+static int wait_stream_in_place(Hook *self, PyObject *on, PyObject *other)
+{
+    State *state = self->state;
+    Text by, waits, records, event;
+    unsigned long long now;
+    int i;
+    if (namer_text(self->namer, on, &waits) < 0 || namer_text(self->namer, other, &records) < 0 ||
+        state_thread_text(state, &by) < 0)
+        return -1;
+    if (!in_place(state) || !by.size || !waits.size || !records.size)
+        return 0;
+    if ((i = names_fresh_text(self->names, &event)) <= 0 || !event.size)
+        return i < 0 ? -1 : 0;
+    if (state_ended(state, state->packed->count) < 0)
+        return -1;
+    now = clock_now();
+    for (i = 0; i < 3; i++) {
+        if (line_begins(state, i < 2 ? 5 : 4) < 0)
+            return -1;
+        pack_code(state, i == 0 ? RECORD : i == 1 ? WAIT : DROP);
+        pack_text(state->packed, &by);
+        if (i < 2)
+            pack_text(state->packed, i == 0 ? &records : &waits);
+        pack_text(state->packed, &event);
+        line_ends(state, now);
+        state->count++;
+    }
+    return state_full(state) < 0 ? -1 : 1;
+}
+
 /* `recorder.wait_stream`: a record of a fresh event, a wait for it, its end. */
 static int wait_stream_lines(Hook *self, PyObject *on, PyObject *other)
 {
     State *state = self->state;
-    PyObject *event = NULL, *by = NULL, *now = NULL;
-    PyObject *waits = namer_name(self->namer, on), *records = waits == NULL ? NULL : namer_name(self->namer, other);
-    int done = -1;
+    PyObject *event = NULL, *by = NULL, *now = NULL, *waits, *records;
+    int done = in_place(state) ? wait_stream_in_place(self, on, other) : 0;
+    if (done != 0)
+        return done < 0 ? -1 : 0;
+    waits = namer_name(self->namer, on);
+    records = waits == NULL ? NULL : namer_name(self->namer, other);
+    done = -1;
     if (records == NULL || (event = names_fresh(self->names)) == NULL || (by = state_thread(state)) == NULL ||
         (now = state_now(state)) == NULL)
         goto done;
@@ -148,6 +206,28 @@ FUNCTION(hook_wait_stream)
     END;
 }
 
+/* 1: the line is put in place; 0: it cannot be; -1 with an error. */
+static int query_in_place(Hook *self, PyObject *event, int answer)
+{
+    State *state = self->state;
+    Text by, which;
+    if (!in_place(state))
+        return 0;
+    if (state_thread_text(state, &by) < 0 || names_text(self->names, event, &which) < 0)
+        return -1;
+    if (!in_place(state) || !by.size || !which.size)
+        return 0;
+    if (state_ended(state, state->packed->count) < 0 || line_begins(state, 5) < 0)
+        return -1;
+    pack_code(state, POLL);
+    pack_text(state->packed, &by);
+    pack_text(state->packed, &which);
+    pack_number(state->packed, answer ? 0xc3 : 0xc2, 0, 0);
+    line_ends(state, clock_now());
+    state->count++;
+    return state_full(state) < 0 ? -1 : 1;
+}
+
 /* `event.query()`: the answer is part of the line */
 FUNCTION(hook_query)
 {
@@ -156,7 +236,12 @@ FUNCTION(hook_query)
     MAKE_THE_CALL;
     if (result != NULL && self->state->on) {
         PyObject *parts[5] = {NULL};
-        int answer = PyObject_IsTrue(result);
+        int answer = PyObject_IsTrue(result), placed = answer < 0 ? 0 : query_in_place(self, args[0], answer);
+        if (placed != 0) {
+            if (placed < 0)
+                result = hook_failed(self, result);
+            END;
+        }
         if (answer >= 0 && (parts[0] = PyLong_FromLong(POLL)) != NULL &&
             (parts[1] = state_thread(self->state)) != NULL && (parts[2] = names_name(self->names, args[0])) != NULL &&
             (parts[3] = PyBool_FromLong(answer)) != NULL)
@@ -167,20 +252,65 @@ FUNCTION(hook_query)
     END;
 }
 
+/* `hold` of an event, put in place: 1, and its number; 0: it cannot be; -1 with an error. */
+static int hold_in_place(Hook *self, PyObject *event, Py_ssize_t *index)
+{
+    State *state = self->state;
+    Text by, which;
+    if (!in_place(state))
+        return 0;
+    if (state_thread_text(state, &by) < 0 || names_text(self->names, event, &which) < 0)
+        return -1;
+    if (!in_place(state) || !by.size || !which.size)
+        return 0;
+    if (state->packed->count >= state->blocked && call_method(state, s_settle_up) < 0)
+        return -1;
+    if (state_ended(state, state->packed->count) < 0 || line_begins(state, 7) < 0)
+        return -1;
+    pack_code(state, HELD);
+    pack_text(state->packed, &by);
+    pack_text(state->packed, &which);
+    pack_none(state); /* no stream, no device */
+    pack_none(state);
+    line_ends(state, clock_now());
+    pack_none(state); /* whether it has returned */
+    *index = state->count++;
+    return state->batch <= 1 && call_method(state, s_settle_up) < 0 ? -1 : 1;
+}
+
+/* What became of it, under the lock. */
+static int settle_in_place(State *state, Py_ssize_t index, int done)
+{
+    if (state->packed == NULL) /* a forked child, whose lines go elsewhere and begin anew */
+        return 0;
+    if (line_begins(state, 3) < 0)
+        return -1;
+    pack_code(state, SETTLED);
+    pack_number(state->packed, 0xcf, (unsigned long long)index, 8);
+    pack_number(state->packed, done ? 0xc3 : 0xc2, 0, 0);
+    state->packed->count++;
+    return 0;
+}
+
 /* `event.synchronize()`: its line is held from the entry on, and settled when it has returned or failed */
 FUNCTION(hook_synchronize)
 {
     PyObject *result, *parts[5] = {NULL};
-    Held *held;
+    Held *held = NULL;
+    Py_ssize_t index = 0;
+    int placed;
     BEGIN(1, 1)
     self->counter->count++;
+    if ((placed = hold_in_place(self, args[0], &index)) != 0)
+        goto held;
     if ((parts[0] = state_thread(self->state)) != NULL && (parts[1] = names_name(self->names, args[0])) != NULL) {
         parts[2] = Py_NewRef(Py_None);
         parts[3] = Py_NewRef(Py_None);
         parts[4] = state_now(self->state);
     }
     held = state_hold(self->state, line_of(parts, 5));
-    if (held == NULL && state_failed(self->state, self->where) < 0) {
+held:
+    if (held == NULL && placed != 1 && state_failed(self->state, self->where) < 0) {
         lock_leave(lock);
         Py_DECREF(lock);
         return NULL;
@@ -190,17 +320,22 @@ FUNCTION(hook_synchronize)
     slot->busy = 1;
     result = hook_original(self, args, count, NULL);
     slot->busy = 0;
-    if (held != NULL && self->state->on) {
+    if ((held != NULL || placed == 1) && self->state->on) {
         PyObject *error = result == NULL ? take_error() : NULL, *done;
         lock = hook_lock(self);
         if (lock != NULL && lock_take(lock) < 0) {
             Py_DECREF(lock); /* a signal's handler raised: its exception is the engine's */
-            Py_DECREF(held);
+            Py_XDECREF(held);
             Py_XDECREF(error);
             Py_XDECREF(result);
             return NULL;
         }
-        if (lock != NULL && held->told == Py_False) {
+        if (placed == 1) {
+            if (settle_in_place(self->state, index, result != NULL) < 0)
+                result = hook_failed(self, result);
+            if (result == NULL && PyErr_Occurred())
+                Py_CLEAR(error);
+        } else if (lock != NULL && held->told == Py_False) {
             Py_XSETREF(held->done, Py_NewRef(result != NULL ? Py_True : Py_False));
         } else if (lock != NULL && self->state->packed != NULL) {
             Py_XSETREF(held->done, Py_NewRef(result != NULL ? Py_True : Py_False));

@@ -12,6 +12,7 @@
 #include "here.h"
 #include "lock.h"
 #include "packed.h"
+#include "text.h"
 
 typedef struct {
     PyObject_HEAD
@@ -20,7 +21,7 @@ typedef struct {
     PyObject *queue;  /* a deque or a `Packed`, and its `append` */
     PyObject *append;
     Packed *packed; /* the same, if it is one */
-    Py_ssize_t count, batch, blocked, sealed, gone;
+    Py_ssize_t count, batch, blocked, sealed, gone, size;
     PyObject *dead_threads, *dead_events; /* deques */
     PyObject *now;
     int reads_clock; /* `now` is `time.perf_counter_ns` */
@@ -42,7 +43,12 @@ static _Thread_local struct {
     unsigned long long serial; /* of the `State` that gave the name */
     uint64_t state;            /* of the thread, as in `here.h` */
     PyObject *name;            /* kept by that `State`, which keeps the names of all threads */
+    Text text;
 } met;
+
+static PyTypeObject NamesType; /* `names.h` */
+static Py_ssize_t names_ended(PyObject *names);
+static int names_drop(State *self, PyObject *names);
 
 /* The name of the calling thread, a new reference. */
 static inline PyObject *state_thread(State *self)
@@ -59,17 +65,37 @@ static inline PyObject *state_thread(State *self)
         met.serial = self->serial;
         met.state = state;
         met.name = name;
+        text_of(&met.text, name);
     }
     return name;
 }
 
-static inline PyObject *state_now(State *self)
+/* The same in place. 0, or -1 with an error. */
+static inline int state_thread_text(State *self, Text *text)
+{
+    PyObject *name;
+    if (met.serial != self->serial || met.state != PyThreadState_GetID(PyThreadState_Get())) {
+        if ((name = state_thread(self)) == NULL)
+            return -1;
+        Py_DECREF(name);
+    }
+    *text = met.text;
+    return 0;
+}
+
+/* ns, if they are read here (`reads_clock`). */
+static inline unsigned long long clock_now(void)
 {
     struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (unsigned long long)now.tv_sec * 1000000000ULL + (unsigned long long)now.tv_nsec;
+}
+
+static inline PyObject *state_now(State *self)
+{
     if (!self->reads_clock)
         return PyObject_CallNoArgs(self->now);
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return PyLong_FromLongLong(now.tv_sec * 1000000000LL + now.tv_nsec);
+    return PyLong_FromUnsignedLongLong(clock_now());
 }
 
 /* ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -86,9 +112,13 @@ static int call_method(State *self, PyObject *name)
 /* Threads and events that have ended come before the next line. */
 static inline int state_ended(State *self, Py_ssize_t waiting)
 {
+    int in_c = self->dead_events != NULL && PyObject_TypeCheck(self->dead_events, &NamesType);
     Py_ssize_t dead = PyObject_Size(self->dead_threads);
-    if (dead == 0 && waiting == 0)
-        dead = PyObject_Size(self->dead_events);
+    if (dead == 0 && waiting == 0) {
+        dead = in_c ? names_ended(self->dead_events) : PyObject_Size(self->dead_events);
+        if (dead > 0 && in_c && self->packed != NULL)
+            return names_drop(self, self->dead_events);
+    }
     if (dead != 0)
         return dead < 0 ? -1 : call_method(self, s__ended);
     return 0;
@@ -111,6 +141,16 @@ static inline int state_queue(State *self, PyObject *line)
     return 0;
 }
 
+#define PACKED_MOST (1 << 17) /* bytes that wait: a pipe holds 1 MiB (`core.IDS_BYTES`) */
+
+/* What waits is worked off if it is enough. */
+static inline int state_full(State *self)
+{
+    if (state_waiting(self) < self->batch && (self->packed == NULL || self->packed->used < PACKED_MOST))
+        return 0;
+    return call_method(self, s_settle_up);
+}
+
 /* `add`: a line of an op, whose reference is taken over (NULL: its error is set). Its number, or -1 with an error. */
 static Py_ssize_t state_add(State *self, PyObject *line)
 {
@@ -127,9 +167,7 @@ static Py_ssize_t state_add(State *self, PyObject *line)
     Py_DECREF(line);
     if (waiting < 0)
         return -1;
-    if (state_waiting(self) >= self->batch && call_method(self, s_settle_up) < 0)
-        return -1;
-    return index;
+    return state_full(self) < 0 ? -1 : index;
 }
 
 /* `hold`: a blocking call begins; `given` are the fields of its `Sync`, a reference that is taken over. */
@@ -217,7 +255,7 @@ static int state_life(State *self, long code, PyObject *pool, PyObject *ids, PyO
     self->packed->life = line;
     self->packed->count++;
     self->count++;
-    return state_waiting(self) >= self->batch ? call_method(self, s_settle_up) : 0;
+    return state_full(self);
 }
 
 /* A message for whoever follows under that name, in its turn among the lines; a reference that is taken over. */
@@ -282,9 +320,80 @@ static PyObject *State_add_ids(State *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* `pack_copy(label, on, source, sources, target, targets, order, planned, site)`: a batch from one pool to another, with
+   lists of ids, which are packed at once and need not be copied. Whether it was: only where lines are packed. */
+static PyObject *State_pack_copy(State *self, PyObject *const *args, Py_ssize_t given)
+{
+    PyObject *line = NULL, *by = NULL, *now = NULL;
+    Lock *lock;
+    int done = 0;
+    if (given != 9) {
+        PyErr_SetString(PyExc_TypeError, "pack_copy takes nine arguments");
+        return NULL;
+    }
+    if (self->packed == NULL || !PyList_CheckExact(args[3]) || !PyList_CheckExact(args[5]) ||
+        PyList_GET_SIZE(args[3]) == 0 || PyList_GET_SIZE(args[5]) == 0)
+        Py_RETURN_FALSE;
+    if (state_enter(self, &lock) < 0)
+        return NULL;
+    if ((by = state_thread(self)) != NULL && (now = state_now(self)) != NULL)
+        line = Py_BuildValue("(iOO{OO}{OO}OOOOOOOO)", ACCESS, by, args[1], args[2], args[3], args[4], args[5], args[0],
+                             args[6], Py_True, args[7], Py_None, Py_None, args[8], now);
+    done = state_add(self, line) < 0 ? -1 : 1;
+    state_leave(lock);
+    Py_XDECREF(by);
+    Py_XDECREF(now);
+    return done < 0 ? NULL : Py_NewRef(Py_True);
+}
+
+/* Whether the ends of events were put among the lines here. */
+static PyObject *State_drop_events(State *self, PyObject *unused)
+{
+    (void)unused;
+    if (self->packed == NULL || self->dead_events == NULL || !PyObject_TypeCheck(self->dead_events, &NamesType))
+        Py_RETURN_FALSE;
+    if (names_drop(self, self->dead_events) < 0)
+        return NULL;
+    Py_RETURN_TRUE;
+}
+
 static PyObject *State_hold(State *self, PyObject *given)
 {
     return (PyObject *)state_hold(self, Py_NewRef(given));
+}
+
+/* Room for a line of so many items and a number, and its head: a line is about to be put in place. */
+static int line_begins(State *self, int items)
+{
+    if (packed_settle(self->packed) < 0 || pack_room(self->packed, HEAD + 2 + (size_t)items * (TEXT_ROOM + 9)) < 0)
+        return -1;
+    if (self->packed->used == 0)
+        self->packed->used = HEAD;
+    pack_number(self->packed, (unsigned char)(0x90 | items), 0, 0);
+    return 0;
+}
+
+/* Its last item, and it is one more. */
+static inline void line_ends(State *self, unsigned long long now)
+{
+    pack_number(self->packed, 0xcf, now, 8);
+    self->packed->count++;
+}
+
+static inline void pack_code(State *self, int code)
+{
+    pack_number(self->packed, (unsigned char)code, 0, 0);
+}
+
+static inline void pack_none(State *self)
+{
+    pack_number(self->packed, 0xc0, 0, 0);
+}
+
+/* Whether lines may be put in place: they are packed, and their time is read here. */
+static inline int in_place(State *self)
+{
+    return self->packed != NULL && self->reads_clock;
 }
 
 /* `(code, by, token, now)` under the lock. */
@@ -433,6 +542,8 @@ static PyMethodDef State_methods[] = {
     {"hand_on", (PyCFunction)State_hand_on, METH_O, "The calling thread hands on what it knows: the token's name."},
     {"taken", (PyCFunction)State_taken, METH_O, "The calling thread took what was handed on."},
     {"add_ids", (PyCFunction)State_add_ids, METH_VARARGS, "What happens to the lives of blocks of one pool."},
+    {"pack_copy", (PyCFunction)(void (*)(void))State_pack_copy, METH_FASTCALL, "A batch, packed at once; whether it was."},
+    {"drop_events", (PyCFunction)State_drop_events, METH_NOARGS, "Whether the ends of events were put in here."},
     {"hold", (PyCFunction)State_hold, METH_VARARGS, "A blocking call begins: the fields of its `Sync`."},
     {NULL, NULL, 0, NULL},
 };
@@ -443,6 +554,7 @@ static PyMemberDef State_members[] = {
     {"batch", T_PYSSIZET, offsetof(State, batch), 0, NULL},
     {"blocked", T_PYSSIZET, offsetof(State, blocked), 0, NULL},
     {"streams_gone", T_PYSSIZET, offsetof(State, gone), 0, NULL},
+    {"_size", T_PYSSIZET, offsetof(State, size), 0, NULL},
     {"_count", T_PYSSIZET, offsetof(State, count), 0, NULL},
     {"prefix", T_OBJECT_EX, offsetof(State, prefix), 0, NULL},
     {"sampling", T_OBJECT, offsetof(State, sampling), 0, NULL},

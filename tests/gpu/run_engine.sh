@@ -43,7 +43,7 @@ bisect) # side by side: only right and wrong is looked at
     LINES_SHOWN=30 limited 110 default $kvsan run --design kvsan-default --requests 500 $run &
     LINES_SHOWN=30 limited 110 default-spin $kvsan run --design kvsan-default --requests 500 $run --spin 2000000 &
     wait ;;
-cost) limited 300 cost python3 benchmarks/gpu_engine.py cost --seconds ${SECONDS_EACH:-115} ;;
+cost) limited 300 cost python3 benchmarks/gpu_engine.py cost --seconds ${SECONDS_EACH:-115} ${COST_ARGS:-} ;;
 throughput) limited 140 throughput python3 benchmarks/gpu_engine.py throughput --seconds ${SECONDS_EACH:-115} ;;
 all) for part in tests bisect cost throughput; do bash "$0" $part; done ;; # 80 + 120 + 140 + 140 s at most
 *) sed -n 2p "$0"; exit 2 ;;

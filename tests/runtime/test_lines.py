@@ -292,6 +292,51 @@ def test_arrays_that_are_asked(tmp_path: Path, seed: int) -> None:
     assert found[0] == found[1]
 
 
+# ── ids that no pool has ──────────────────────────────────────────────────────────────────────────────────────────────
+
+NONE_OF_A_POOL = [-(1 << 63), -(1 << 40), -5_000, -7, -1, 2_500, 1 << 24, 1 << 31, (1 << 32) + 5, 1 << 61, (1 << 63) - 1]
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_ids_that_no_pool_has(tmp_path: Path, seed: int) -> None:
+    """They are logged as they are, for the reader to complain of; the engine goes on, and no memory is taken for them.
+    Where numpy counts from the end, so does the extension."""
+    rng = np.random.default_rng(seed)
+
+    def some(count: int) -> Any:
+        found = rng.permutation(30)[:count]
+        where = rng.random(count) < 0.15
+        found[where] = rng.choice(NONE_OF_A_POOL, int(where.sum()))
+        return found
+
+    calls: list[tuple[Any, ...]] = []
+    for _ in range(60):
+        count = int(rng.choice([1, 2, 3, 6]))
+        works = ("store", "load")[rng.integers(2)]
+        calls += [
+            ("alloc", "gpu", some(count)),
+            ("plan", "gpu", some(count), works),
+            ("plan", "cpu", some(count), works),
+            ("copy", "compute", Copy(works, "gpu", some(count), "cpu", some(count))),
+        ]
+
+    def run(path: Path) -> Any:
+        with Log(path) as log:
+            device = Traced(NullDevice(), log)
+            device.stream("compute", side=False)
+            for pool in POOLS:
+                device.memory(pool, (1, 30), host=pool == "cpu")
+            host = device.host("host")
+            for name, *given in calls:
+                getattr(host, name)(*given)
+            kept = log._segment.lines
+            return [item for item in kept if type(item) is not int or item < 1 << 30]  # without times
+
+    with in_python():
+        want = run(tmp_path / "a.kvt")
+    assert run(tmp_path / "b.kvt") == want
+
+
 # ── what fails in a line ──────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -29,10 +29,13 @@ from kvsan.runtime.lines import IN_C
 Times = npt.NDArray[np.int64]
 Part = tuple[int | None, Ids, Ids]
 
+MOST = 1 << 24
+"""No pool has more blocks (`TRACE.md`): an id from here on is none, and gets no memory."""
+
 
 class _Pool:
     """By block: when its latest copy of each name was decided, and when it was allocated last. 0: never. `youngest` is
-    when any block was. In C: `lines.c`'s `Pool`.
+    when any block was. In C: `pool.h`'s `Pool`.
     """
 
     __slots__ = ("_born", "_decided", "youngest")
@@ -47,7 +50,7 @@ class _Pool:
         try:
             self._born[blocks] = time
         except IndexError:
-            self._hold(blocks)
+            blocks = self._hold(blocks)
             self._born[blocks] = time
 
     def decide(self, blocks: Ids, work: str, time: int) -> None:
@@ -57,7 +60,7 @@ class _Pool:
         try:
             made[blocks] = time
         except IndexError:
-            self._hold(blocks)
+            blocks = self._hold(blocks)
             self._decided[work][blocks] = time
 
     def at_once(self, blocks: Ids, work: str) -> int | None:
@@ -80,20 +83,28 @@ class _Pool:
             return True
 
     def times(self, blocks: Ids, work: str) -> tuple[Times, Times]:
-        """When their copies of that name were decided, and when they were allocated."""
+        """When their copies of that name were decided, and when they were allocated. Of blocks that the pool has not
+        got: never."""
+        made = self._decided.get(work)
         try:
             born = self._born.take(blocks)
+            return np.zeros(len(born), np.int64) if made is None else made.take(blocks), born
         except IndexError:
-            self._hold(blocks)
-            born = self._born.take(blocks)
-        made = self._decided.get(work)
-        return np.zeros(len(born), np.int64) if made is None else made.take(blocks), born
+            here = (blocks >= 0) & (blocks < len(self._born))
+            times = np.zeros((2, len(blocks)), np.int64)
+            times[1, here] = self._born[blocks[here]]
+            if made is not None:
+                times[0, here] = made[blocks[here]]
+            return times[0], times[1]
 
-    def _hold(self, blocks: Ids) -> None:
-        """Room for these blocks."""
-        more = np.zeros(int(blocks.max()) + 1, np.int64)
-        self._born = np.concatenate((self._born, more))
-        self._decided = {work: np.concatenate((times, more)) for work, times in self._decided.items()}
+    def _hold(self, blocks: Ids) -> Ids:
+        """Room for these blocks: those that there can be. What is none is for whoever reads the lines to say."""
+        there = blocks[(blocks >= 0) & (blocks < MOST)]
+        more = np.zeros(int(there.max(initial=-1)) + 1, np.int64)
+        if len(more) > len(self._born):
+            self._born = np.concatenate((self._born, more))
+            self._decided = {work: np.concatenate((times, more)) for work, times in self._decided.items()}
+        return there
 
 
 if IN_C is not None:

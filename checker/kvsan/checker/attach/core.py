@@ -413,6 +413,8 @@ class Core(State):
         """Threads and events that are gone: they end anywhere, so it is only noted there. No line names them again."""
         while self._threads.dead:
             self._queue.append((GONE, self._threads.dead.popleft()))
+        if not self._dead_events or self.drop_events():
+            return
         by, now = self._threads.name(), self.now()
         for name in self._events.take_dead():
             self._queue.append((DROP, by, name, now))

@@ -152,6 +152,8 @@ if TYPE_CHECKING or HOT is None:
         _attribute: str
         _serial: int
         _end: Callable[[str], None]
+        dead: Any
+        """A deque of names, or in C this object: as long as there are any, with an `append`."""
         _names: dict[int, tuple[Any, str]]
         _held: OrderedDict[int, tuple[Any, str]]
 
@@ -187,6 +189,13 @@ if TYPE_CHECKING or HOT is None:
             self._serial += 1
             return f"{self._prefix}e{self._serial}"
 
+        def take_dead(self) -> list[str]:
+            """Names of events whose objects are gone since the last call."""
+            out = []
+            while self.dead:
+                out.append(self.dead.popleft())
+            return out
+
 else:
     _Names = HOT.Names
 
@@ -202,15 +211,10 @@ class Events(_Names):
         self._serial = 0
         self._names = {}  # id → (weak reference, name)
         self._held = OrderedDict()
-        self.dead: deque[str] = deque()
-        self._end = self.dead.append
-
-    def take_dead(self) -> list[str]:
-        """Names of events whose objects are gone since the last call."""
-        out = []
-        while self.dead:
-            out.append(self.dead.popleft())
-        return out
+        self.dead = self
+        if HOT is None:
+            self.dead = deque()
+            self._end = self.dead.append
 
     def _otherwise(self, event: object) -> str | None:
         """The name of an event that cannot carry it."""

@@ -80,6 +80,16 @@ if TYPE_CHECKING or HOT is None:
                     return
             self.add((code, by, pool, ids, self.now()))
 
+        def pack_copy(self, *given: Any) -> bool:
+            """Whether a copy with lists of ids was packed at once, by C: label, stream, pool and ids read, pool and ids
+            written, order, planned, site. Takes the lock.
+            """
+            return False
+
+        def drop_events(self) -> bool:
+            """Whether the ends of events were put among the lines by C."""
+            return False
+
         def hold(self, *given: Any) -> Held:
             """A blocking call begins: the fields of its `Sync`."""
             if len(self._queue) >= self.blocked:

@@ -7,16 +7,16 @@ Lists of what is done are `HandingList`s: a poll looks at the head, a flush iter
 from __future__ import annotations
 
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 from kvsan.checker.attach.ledger import Hook
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 
 
-class _Stamped(NamedTuple):
-    token: str
-    planned: int | None
-    item: Any
+class _Stamped(tuple[str, int | None, Any]):
+    """What is put: its token, the op at which it was decided, and the thing."""
+
+    __slots__ = ()
 
 
 class Plan(threading.local):
@@ -42,7 +42,7 @@ class Queue:
                 self._put_hook.count += 1
                 with recorder.lock:
                     token = recorder.hand_on("q")
-                    given = _Stamped(token, recorder.mark(), item)
+                    given = _Stamped((token, recorder.mark(), item))
             except KvsanHazard:
                 raise
             except Exception as error:

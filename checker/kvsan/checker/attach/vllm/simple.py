@@ -110,9 +110,11 @@ class Copies:
         if gpu != self._pools[0]:
             self._pools = (gpu, gpu.replace("gpu", "cpu", 1))
         target, source = self._pools if direction == "load" else self._pools[::-1]
-        read, written, planned = {source: sources}, {target: targets}, self._plan.planned
+        planned = self._plan.planned
+        if recorder.pack_copy(direction, on, source, sources, target, targets, order, planned, where):
+            return
         with recorder.lock:
-            who = recorder.thread_name()
+            who, read, written = recorder.thread_name(), {source: sources}, {target: targets}
             recorder.add_access(direction, who, on, read, written, order, True, planned, None, None, where)
 
 
@@ -178,7 +180,7 @@ def _worker(engine: Engine, module: ModuleType) -> None:
                 step.count += 1
             return original(self, metadata, *args, **kwargs) if args or kwargs else original(self, metadata)
 
-        return quick("bound", original, wrapper, recorder, asked)
+        return quick("bound", original, wrapper, recorder, asked, None, None, None, step)
 
     engine.wrap(cls, "__init__", init, append)
     engine.wrap(cls, "register_kv_caches", register_kv_caches, setup)

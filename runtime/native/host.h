@@ -1,0 +1,196 @@
+/* Host: what it is made of, the sink's lock around a call, the names in its lines. */
+
+#ifndef KVSAN_LINES_HOST_H
+#define KVSAN_LINES_HOST_H
+
+#include "log.h"
+#include "pool.h"
+#include "queue.h"
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *sink;            /* what each line needs stands together */
+    PyObject *lock, *enter, *leave;  /* the lock that was there last, and its methods */
+    Slot lock_at;
+    PyObject *host, *by, *prefix, *streams;
+    LogState *log;             /* where lines go: one of these two, or neither */
+    Queue *queue;
+    int plain;                 /* whether `leave` takes no arguments */
+    PyObject *device, *plans, *site;
+    PyObject *pools;           /* of the plans: a dict */
+} Host;
+
+static int Host_traverse(Host *self, visitproc visit, void *arg) {
+    Py_VISIT(self->device);
+    Py_VISIT(self->host);
+    Py_VISIT(self->by);
+    Py_VISIT(self->sink);
+    Py_VISIT(self->plans);
+    Py_VISIT(self->prefix);
+    Py_VISIT(self->site);
+    Py_VISIT(self->streams);
+    Py_VISIT(self->pools);
+    Py_VISIT(self->log);
+    Py_VISIT(self->queue);
+    Py_VISIT(self->lock);
+    Py_VISIT(self->enter);
+    Py_VISIT(self->leave);
+    return 0;
+}
+
+static int Host_clear(Host *self) {
+    Py_CLEAR(self->device);
+    Py_CLEAR(self->host);
+    Py_CLEAR(self->by);
+    Py_CLEAR(self->sink);
+    Py_CLEAR(self->plans);
+    Py_CLEAR(self->prefix);
+    Py_CLEAR(self->site);
+    Py_CLEAR(self->streams);
+    Py_CLEAR(self->pools);
+    Py_CLEAR(self->log);
+    Py_CLEAR(self->queue);
+    Py_CLEAR(self->lock);
+    Py_CLEAR(self->enter);
+    Py_CLEAR(self->leave);
+    return 0;
+}
+
+static void Host_dealloc(Host *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    Host_clear(self);
+    Py_XDECREF(self->lock_at.name);
+    type->tp_free(self);
+}
+
+static PyObject *Host_new(PyTypeObject *type, PyObject *args, PyObject *more) {
+    PyObject *device, *host, *by, *sink, *lines, *plans, *pools, *prefix, *site, *streams;
+    static char *names[] = {"device", "host",   "by",   "sink",    "lines", "plans",
+                            "pools",  "prefix", "site", "streams", NULL};
+    if (!PyArg_ParseTupleAndKeywords(args, more, "OOUOOOO!UOO!", names, &device, &host, &by, &sink, &lines, &plans,
+                                     &PyDict_Type, &pools, &prefix, &site, &PyDict_Type, &streams))
+        return NULL;
+    Host *self = (Host *)type->tp_alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->device = Py_NewRef(device);
+    self->host = Py_NewRef(host);
+    self->by = Py_NewRef(by);
+    self->sink = Py_NewRef(sink);
+    self->plans = Py_NewRef(plans);
+    self->pools = Py_NewRef(pools);
+    self->prefix = Py_NewRef(prefix);
+    self->site = Py_NewRef(site);
+    self->streams = Py_NewRef(streams);
+    if (PyObject_TypeCheck(lines, &LogStateType))
+        self->log = (LogState *)Py_NewRef(lines);
+    else if (Py_TYPE(lines) == &QueueType)
+        self->queue = (Queue *)Py_NewRef(lines);
+    if (slot_find(&self->lock_at, Py_TYPE(sink), "lock") < 0) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+/* Takes the sink's lock; what lets it go, a new reference. NULL: raised. */
+static PyObject *lock_take(Host *self) {
+    fetch((char *)self + 64);
+    fetch((char *)self + 128);
+    fetch(self->lock);
+    fetch(self->enter);
+    fetch(self->leave);
+    fetch(self->host);
+    fetch(self->by);
+    fetch(self->streams);
+    fetch(self->log);
+    fetch(self->queue);
+    PyObject *lock = slot_get(&self->lock_at, self->sink);
+    if (lock == NULL)
+        return NULL;
+    if (lock != self->lock) {
+        int plain = (PyObject *)Py_TYPE(lock) == rlock_type;
+        PyObject *enter = PyObject_GetAttr(lock, plain ? s_acquire : s___enter__);
+        PyObject *leave = enter == NULL ? NULL : PyObject_GetAttr(lock, plain ? s_release : s___exit__);
+        if (leave == NULL) {
+            Py_XDECREF(enter);
+            Py_DECREF(lock);
+            return NULL;
+        }
+        self->plain = plain;
+        Py_XSETREF(self->lock, Py_NewRef(lock));
+        Py_XSETREF(self->enter, enter);
+        Py_XSETREF(self->leave, leave);
+    }
+    Py_DECREF(lock);
+    PyObject *leave = Py_NewRef(self->leave);
+    if (done(PyObject_CallNoArgs(self->enter)) < 0)
+        Py_CLEAR(leave);
+    if (self->log != NULL) {
+        fetch((char *)self->log + 64);
+        fetch(self->log->segment);
+        fetch((char *)self->log->segment + 64);
+    } else if (self->queue != NULL) {
+        fetch((char *)self->queue + 64);
+        fetch(self->queue->add);
+        for (int line = 0; line < 4; line++)
+            fetch((char *)self->queue->recorder + 64 * line);
+    }
+    return leave;
+}
+
+/* Lets it go, whatever was raised meanwhile. Takes the reference. -1: that raised itself. */
+static int lock_drop(Host *self, PyObject *leave, int failed) {
+    Error error = {NULL, NULL, NULL};
+    if (failed)
+        error = error_take();
+    PyObject *none[] = {Py_None, Py_None, Py_None};
+    int result = done(self->plain ? PyObject_CallNoArgs(leave) : PyObject_Vectorcall(leave, none, 3, NULL));
+    Py_DECREF(leave);
+    if (failed) {
+        if (result < 0)
+            PyErr_Clear();
+        error_put(error);
+    }
+    return result;
+}
+
+/* The end of a call under the lock: `result` if nothing failed. Takes both. */
+static PyObject *end_of(Host *self, PyObject *leave, PyObject *result, int failed) {
+    if (lock_drop(self, leave, failed) < 0)
+        failed = 1;
+    if (failed)
+        Py_CLEAR(result);
+    return result;
+}
+
+/* The prefix and the name: a new reference. */
+static inline PyObject *named(Host *self, PyObject *name) {
+    if (PyUnicode_GET_LENGTH(self->prefix) == 0)
+        return Py_NewRef(name);
+    return PyUnicode_Concat(self->prefix, name);
+}
+
+/* The lines' name of a stream, borrowed. */
+static inline PyObject *stream_of(Host *self, PyObject *stream) {
+    PyObject *found = PyDict_GetItemWithError(self->streams, stream);
+    if (found == NULL && !PyErr_Occurred())
+        PyErr_SetObject(PyExc_KeyError, stream);
+    return found;
+}
+
+static int wanted(const char *name, Py_ssize_t given, Py_ssize_t want) {
+    if (given == want)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments; %zd were given", name, want, given);
+    return -1;
+}
+
+/* The pool of that name as the plans know it; NULL without an exception: not of ours. Borrowed. */
+static Pool *pool_of(Host *self, PyObject *name) {
+    PyObject *found = PyDict_GetItemWithError(self->pools, name);
+    return found != NULL && PyObject_TypeCheck(found, &PoolType) ? (Pool *)found : NULL;
+}
+
+#endif

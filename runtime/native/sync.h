@@ -1,0 +1,129 @@
+/* A call that blocks: its line stands at its entry, no lock is held while it is out, and it counts if it returns. */
+
+#ifndef KVSAN_LINES_SYNC_H
+#define KVSAN_LINES_SYNC_H
+
+#include "host.h"
+
+/* With the sink's own context manager. */
+static PyObject *sync_around(Host *self, PyObject *event, PyObject *name) {
+    PyObject *around = CALL(s_blocking, self->sink, name, self->by);
+    if (around == NULL || done(CALL(s___enter__, around)) < 0) {
+        Py_XDECREF(around);
+        return NULL;
+    }
+    PyObject *result = CALL(s_sync, self->host, event);
+    if (result != NULL) {
+        if (done(CALL(s___exit__, around, Py_None, Py_None, Py_None)) < 0)
+            Py_CLEAR(result);
+    } else {
+        PyObject *error = error_object(), *at = PyException_GetTraceback(error);
+        PyObject *said = CALL(s___exit__, around, (PyObject *)Py_TYPE(error), error, at == NULL ? Py_None : at);
+        int taken = said == NULL ? -1 : PyObject_IsTrue(said);
+        Py_XDECREF(said);
+        Py_XDECREF(at);
+        if (taken == 0)
+            error_again(error);
+        else {
+            if (taken > 0)
+                result = Py_NewRef(Py_None);
+            Py_DECREF(error);
+        }
+    }
+    Py_DECREF(around);
+    return result;
+}
+
+static PyObject *sync_logged(Host *self, PyObject *event, PyObject *name) {
+    PyObject *leave = lock_take(self);
+    if (leave == NULL)
+        return NULL;
+    Held *held = log_hold(self->log, self->by, name);
+    int failed = held == NULL && PyErr_Occurred() != NULL;
+    if (lock_drop(self, leave, failed) < 0 || failed) {
+        Py_XDECREF(held);
+        return NULL;
+    }
+    if (held == NULL)
+        return sync_around(self, event, name);
+    PyObject *result = CALL(s_sync, self->host, event);
+    Error error = {NULL, NULL, NULL};
+    int returned = result != NULL;
+    if (!returned)
+        error = error_take();
+    leave = lock_take(self);
+    failed = leave == NULL || log_settle(self->log, held, returned) < 0;
+    if (leave != NULL && lock_drop(self, leave, failed) < 0)
+        failed = 1;
+    Py_DECREF(held);
+    if (!returned) {
+        if (failed)
+            PyErr_Clear();
+        error_put(error);
+    } else if (failed)
+        Py_CLEAR(result);
+    return result;
+}
+
+static PyObject *sync_queued(Host *self, PyObject *event, PyObject *name) {
+    Queue *queue = self->queue;
+    PyObject *leave = lock_take(self), *held = NULL;
+    if (leave == NULL)
+        return NULL;
+    int on_now = slot_true(&queue->on, queue->recorder), failed = on_now < 0;
+    if (on_now > 0) {
+        held = queue_hold(queue, self->by, name);
+        if (held == NULL)
+            failed = queue_failed(queue, "blocking") < 0;
+    }
+    if (lock_drop(self, leave, failed) < 0 || failed) {
+        Py_XDECREF(held);
+        return NULL;
+    }
+    PyObject *result = CALL(s_sync, self->host, event);
+    if (held == NULL)
+        return result;
+    Error error = {NULL, NULL, NULL};
+    int returned = result != NULL;
+    if (!returned)
+        error = error_take();
+    on_now = slot_true(&queue->on, queue->recorder);
+    failed = on_now < 0;
+    if (on_now > 0) {
+        leave = lock_take(self);  /* whoever works lines off looks at it and says so */
+        int settled = leave == NULL || !returned ? 0 : queue_settled(queue, held);
+        failed = leave == NULL || settled < 0;
+        if (leave != NULL && settled == 0) {
+            PyObject *method = PyObject_GetAttr(queue->recorder, s_returned), *names = PyTuple_Pack(1, s_done);
+            PyObject *args[] = {held, returned ? Py_True : Py_False};
+            failed = method == NULL || names == NULL || done(PyObject_Vectorcall(method, args, 1, names)) < 0;
+            Py_XDECREF(method);
+            Py_XDECREF(names);
+        }
+        if (leave != NULL && lock_drop(self, leave, failed) < 0)
+            failed = 1;
+    }
+    Py_DECREF(held);
+    if (!returned) {
+        if (failed)
+            PyErr_Clear();
+        error_put(error);
+    } else if (failed)
+        Py_CLEAR(result);
+    return result;
+}
+
+static PyObject *Host_sync(Host *self, PyObject *const *args, Py_ssize_t count) {
+    PyObject *name = wanted("sync", count, 1) < 0 ? NULL : named(self, args[0]);
+    if (name == NULL)
+        return NULL;
+    PyObject *result = self->log != NULL     ? sync_logged(self, args[0], name)
+                       : self->queue != NULL ? sync_queued(self, args[0], name)
+                                             : sync_around(self, args[0], name);
+    Py_DECREF(name);
+    if (result != NULL)
+        Py_SETREF(result, Py_NewRef(Py_None));
+    return result;
+}
+
+#endif
