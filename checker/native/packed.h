@@ -5,8 +5,8 @@
    blocks' lives waits until the next one comes, since neighbours become one (`state_life`).
 
    `lines.encoded` runs code of whoever made the values (`item`, `__str__`, what the garbage collector ends), which may
-   put in lines, take what is there, or let all of it go. So lines that come while one is being packed follow it
-   (`later`), as their numbers do, and what is taken meanwhile are the lines before it. */
+   put in lines, take what is there, or let all of it go; nothing else here does. So lines that come meanwhile follow the
+   one that is being made plain (`later`), as their numbers do, and what is taken meanwhile are the lines before it. */
 
 #ifndef KVSAN_PACKED_H
 #define KVSAN_PACKED_H
@@ -32,11 +32,10 @@ typedef struct {
     PyObject_HEAD
     unsigned char *bytes; /* the head, then the lines */
     size_t used, room;
-    size_t start;     /* where the line begins that is being packed */
+    Py_ssize_t count; /* lines, with those that wait, but for the one that is made plain */
     int busy;         /* whether one is */
-    Py_ssize_t count; /* lines, with those that wait, but for the one that is being packed */
     PyObject *life;   /* one that waits: `(code, by, pool, [id, …], now)` */
-    PyObject *later;  /* a list of those that came while one was being packed, or NULL */
+    PyObject *later;  /* a list of those that came meanwhile, or NULL */
 } Packed;
 
 /* ── bytes ────────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -130,7 +129,21 @@ static int pack_int(Packed *self, PyObject *value)
 
 #define DEEPEST 16
 
-/* 0, -1 with an error, 1 for what has no form here. */
+/* Whether it has half of a surrogate pair. To be told so by an error would make an object, and collect garbage. */
+static int is_broken(PyObject *text)
+{
+    Py_ssize_t i, size = PyUnicode_GET_LENGTH(text);
+    int kind = PyUnicode_KIND(text);
+    const void *data = PyUnicode_DATA(text);
+    if (kind == PyUnicode_1BYTE_KIND)
+        return 0;
+    for (i = 0; i < size; i++)
+        if (PyUnicode_READ(kind, data, i) >> 11 == 0xd800 >> 11)
+            return 1;
+    return 0;
+}
+
+/* 0, -1 with an error, 1 for what has no form here. Calls nothing of Python's. */
 static int pack_value(Packed *self, PyObject *value, int depth)
 {
     Py_ssize_t size, i, at = 0;
@@ -144,11 +157,11 @@ static int pack_value(Packed *self, PyObject *value, int depth)
     if (PyLong_CheckExact(value))
         return pack_int(self, value);
     if (PyUnicode_CheckExact(value)) {
-        const char *text = PyUnicode_AsUTF8AndSize(value, &size);
-        if (text == NULL) { /* half of a surrogate pair */
-            PyErr_Clear();
+        const char *text;
+        if (is_broken(value))
             return 1;
-        }
+        if ((text = PyUnicode_AsUTF8AndSize(value, &size)) == NULL)
+            return -1;
         if (pack_head(self, (size_t)size, 0xa0, 31, 0xd9, 0xda, 0xdb) < 0)
             return -1;
         return pack_bytes(self, text, (size_t)size);
@@ -218,35 +231,37 @@ static int pack_slowly(Packed *self, PyObject *line)
     Py_DECREF(lines);
     if (packed == NULL)
         return -1;
-    if (PyBytes_CheckExact(packed) && PyBytes_GET_SIZE(packed) > 1) /* but for the head of its list of one */
-        done = pack_bytes(self, PyBytes_AS_STRING(packed) + 1, (size_t)PyBytes_GET_SIZE(packed) - 1);
-    else
+    if (PyBytes_CheckExact(packed) && PyBytes_GET_SIZE(packed) > 1) { /* but for the head of its list of one */
+        if (self->used == 0 && pack_room(self, HEAD) == 0) /* all were taken meanwhile */
+            self->used = HEAD;
+        done = self->used == 0 ? -1 : pack_bytes(self, PyBytes_AS_STRING(packed) + 1, (size_t)PyBytes_GET_SIZE(packed) - 1);
+    } else
         PyErr_SetString(PyExc_TypeError, "a line that has no form");
     Py_DECREF(packed);
     return done;
 }
 
-/* Not while one is being packed. Where it fails, nothing of the line is left. */
+/* Not while one is being made plain. Where it fails, nothing of the line is left. */
 static int pack_line(Packed *self, PyObject *line)
 {
+    size_t before;
     int done;
     if (self->used == 0) {
         if (pack_room(self, HEAD) < 0)
             return -1;
         self->used = HEAD;
     }
-    self->start = self->used;
-    self->busy = 1;
+    before = self->used;
     done = (PyTypeObject *)Py_TYPE(line) == held_class ? pack_held(self, (Held *)line) : pack_value(self, line, 0);
+    if (done != 0)
+        self->used = before;
     if (done == 1) {
-        self->used = self->start;
+        self->busy = 1;
         done = pack_slowly(self, line);
+        self->busy = 0;
     }
-    if (done < 0)
-        self->used = self->start; /* which is another place if lines were taken meanwhile */
-    else
+    if (done == 0)
         self->count++;
-    self->busy = 0;
     return done;
 }
 
@@ -273,7 +288,7 @@ static int pack_later(Packed *self, int done)
     return done;
 }
 
-/* Whether a line that comes now comes in the middle of another one. */
+/* Whether a line that comes now comes in the middle of another one: it is not put in place. */
 static inline int pack_waits(Packed *self)
 {
     return self->busy || self->later != NULL;
@@ -339,15 +354,9 @@ static PyObject *Packed_append(Packed *self, PyObject *line)
     Py_RETURN_NONE;
 }
 
-/* The bytes of lines that are whole are let go. */
+/* The bytes of all lines are let go. */
 static void pack_dropped(Packed *self)
 {
-    if (self->busy) {
-        memmove(self->bytes + HEAD, self->bytes + self->start, self->used - self->start);
-        self->used = HEAD + self->used - self->start;
-        self->start = HEAD;
-        return;
-    }
     self->used = 0;
     if (self->room > KEPT) { /* after a huge line */
         PyMem_Free(self->bytes);
@@ -368,7 +377,7 @@ static PyObject *Packed_clear(Packed *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* All lines as one array of MessagePack; none are left. While a line is being packed, those before it. */
+/* All lines as one array of MessagePack; none are left. While one is made plain, those before it. */
 static PyObject *Packed_take(Packed *self, PyObject *unused)
 {
     PyObject *taken;
@@ -381,11 +390,10 @@ static PyObject *Packed_take(Packed *self, PyObject *unused)
         return NULL;
     if (self->used == 0 && pack_room(self, HEAD) < 0)
         return NULL;
-    used = self->used;
+    used = self->used ? self->used : HEAD;
     self->used = 0;
     pack_number(self, 0xdd, (unsigned long long)(self->count - waiting), 4);
     self->used = used;
-    used = self->busy ? self->start : used ? used : HEAD;
     taken = PyBytes_FromStringAndSize((char *)self->bytes, (Py_ssize_t)used);
     if (taken != NULL) {
         pack_dropped(self);
