@@ -53,9 +53,11 @@ def test_c_and_python_say_the_same(program: list[tuple[str, int, int]], batch: i
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(PROGRAMS, st.sampled_from([1, 2, 3, 512]))
-def test_the_same_arrives_in_a_process_beside(program: list[tuple[str, int, int]], batch: int) -> None:
-    in_python, in_c = (played(language, batch, program, beside=True) for language in ("python", "c"))
+@given(PROGRAMS, st.sampled_from([1, 2, 3, 512, None]))
+def test_the_same_arrives_in_a_process_beside(program: list[tuple[str, int, int]], batch: int | None) -> None:
+    """`None`: with the usual clock."""
+    given: dict[str, Any] = {"beside": True, "counted": batch is not None}
+    in_python, in_c = (played(language, batch or 512, program, **given) for language in ("python", "c"))
     for key, value in in_python.items():
         assert in_c[key] == value, key
 
@@ -63,7 +65,9 @@ def test_the_same_arrives_in_a_process_beside(program: list[tuple[str, int, int]
 @pytest.mark.parametrize("seed", range(60))
 def test_the_same_arrives_of_a_long_program(seed: int) -> None:
     batch, steps = long_program(seed)
-    in_python, in_c = (played(language, batch, steps, beside=True) for language in ("python", "c"))
+    counted = seed % 2 == 0
+    batch = batch if counted else 512
+    in_python, in_c = (played(language, batch, steps, beside=True, counted=counted) for language in ("python", "c"))
     for key, value in in_python.items():
         assert in_c[key] == value, key
 

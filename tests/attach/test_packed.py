@@ -4,6 +4,7 @@ where making it runs code that logs, hands over, starts over or fails.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import random
@@ -38,7 +39,12 @@ class Does:
         return "does"
 
 
-def raising(error: BaseException) -> Does:
+def doing(action: Callable[[], Any]) -> Any:
+    """Stands where a number or a text is wanted."""
+    return Does(action)
+
+
+def raising(error: BaseException) -> Any:
     def action() -> None:
         raise error
 
@@ -236,10 +242,8 @@ def test_many_kinds_of_things_meanwhile() -> None:
 
             if how != "fails":
                 whole.append(mine)
-            try:
+            with contextlib.suppress(KeyError):
                 packed.append((mine, "x" * rng.choice((0, 9, 40000)), *(() if how == "plain" else (Does(action),))))
-            except KeyError:
-                pass
 
         for _ in range(12):
             put(0)
@@ -268,15 +272,21 @@ class Began:
 def test_numbers_are_places_among_the_lines(batch: int) -> None:
     """Of lines that are logged while another one is packed, too."""
     began = Began(batch)
-    recorder, numbers = began.recorder, []
+    recorder = began.recorder
+    numbers: list[Any] = []
 
     def access(name: str, step: Any = None) -> None:
         at = len(numbers)
         numbers.append(None)
         numbers[at] = (recorder.access(name, reads={"gpu": [1]}, step=step), name)
 
+    def inside() -> None:
+        access("c")
+        recorder.alloc("gpu", [3])
+        access("d", Does(lambda: access("e")))
+
     access("a")
-    access("b", Does(lambda: [access("c"), recorder.alloc("gpu", [3]), access("d", Does(lambda: access("e")))]))
+    access("b", Does(inside))
     recorder.free("gpu", [Does(lambda: recorder.free("gpu", [4])), 5])
     access("f")
     named = [line[5] if line[0] == 0 else line[0] for line in began.arrived()]
@@ -337,7 +347,7 @@ def test_another_session_begins_while_a_line_is_packed() -> None:
 
     for _ in range(3):
         recorder.put("old")
-        recorder.access("x", reads={"gpu": [1]}, step=Does(start_over))
+        recorder.access("x", reads={"gpu": [1]}, step=doing(start_over))
         gc.collect()
     recorder.settle_up()
     assert [line[0] for line in other.arrived] == [PUT]
@@ -381,7 +391,8 @@ def test_a_hand_over_that_fails(error: BaseException) -> None:
 def test_calls_that_return_and_fail() -> None:
     began = Began()
     recorder = began.recorder
-    for settle in (lambda: None, recorder.settle_up):
+    settles: tuple[Callable[[], None], ...] = (lambda: None, recorder.settle_up)
+    for settle in settles:
         for fails in (False, True):
             try:
                 with recorder.blocking(event="e"):
@@ -420,10 +431,8 @@ def test_nothing_is_kept() -> None:
             packed.append((RECORD, f"h{i}", "s", i, [ends, {"a": (i,)}]))
             packed.append(Held(i, ("h0", "é", None, None, 10**9 + i)))
             packed.append((TOLD, "x", Does(lambda: packed.append((SETTLED, 0, True)))))
-            try:
+            with contextlib.suppress(KeyError):
                 packed.append((POLL, raising(KeyError("x"))))
-            except KeyError:
-                pass
             if i % 7 == 0:
                 packed.take()
         packed.take()
@@ -481,7 +490,7 @@ def test_threads_that_log_at_once() -> None:
 
     def work() -> None:
         for i in range(200):
-            recorder.access("x", reads={"gpu": [i % 64]}, step=Does(lambda: recorder.put("t")) if i % 3 else i)
+            recorder.access("x", reads={"gpu": [i % 64]}, step=doing(lambda: recorder.put("t")) if i % 3 else i)
             recorder.free("gpu", [i % 64])
 
     threads = [threading.Thread(target=work) for _ in range(4)]
@@ -541,6 +550,6 @@ def test_a_forked_child_has_a_queue_of_its_own() -> None:
         said.append(os.waitpid(child, 0)[1])
 
     began.recorder.put("before")
-    began.recorder.access("x", reads={"gpu": [1]}, step=Does(fork))
+    began.recorder.access("x", reads={"gpu": [1]}, step=doing(fork))
     assert said == [0]
     assert [line[0] for line in began.arrived()] == [PUT, 0]
