@@ -266,13 +266,14 @@ static PyObject *Names_append(Names *self, PyObject *name)
 static int names_drop(State *state, PyObject *names)
 {
     Names *self = (Names *)names;
-    unsigned long long now = in_place(state) ? clock_now() : 0;
+    unsigned long long now;
     PyObject *gone, *by, *at;
     Py_ssize_t i;
     Text who;
     int done = 0;
-    if (state_thread_text(state, &who) < 0)
+    if (state_thread_text(state, &who) < 0 || (in_place(state) && state_settle(state) < 0))
         return -1;
+    now = in_place(state) ? clock_now() : 0; /* from here on nothing of Python's is called until they are all in */
     for (i = 0; now && who.size && i < self->count && self->ended[i].text.size; i++) {
         if (line_begins(state, 4) < 0)
             break;
@@ -298,9 +299,10 @@ static int names_drop(State *state, PyObject *names)
         done = -1;
     for (i = 0; done == 0 && i < PyList_GET_SIZE(gone); i++) {
         PyObject *line = Py_BuildValue("(iOOO)", DROP, by, PyList_GET_ITEM(gone, i), at);
+        state->count++; /* what comes while it is packed has the next number */
         done = line == NULL ? -1 : state_queue(state, line);
         Py_XDECREF(line);
-        state->count += done == 0;
+        state->count -= done < 0;
     }
     Py_XDECREF(by);
     Py_XDECREF(at);

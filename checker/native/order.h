@@ -295,7 +295,7 @@ static int settle_in_place(State *state, Py_ssize_t index, int done)
 /* `event.synchronize()`: its line is held from the entry on, and settled when it has returned or failed */
 FUNCTION(hook_synchronize)
 {
-    PyObject *result, *parts[5] = {NULL};
+    PyObject *result, *queue, *parts[5] = {NULL};
     Held *held = NULL;
     Py_ssize_t index = 0;
     int placed;
@@ -315,12 +315,13 @@ held:
         Py_DECREF(lock);
         return NULL;
     }
+    queue = Py_XNewRef(self->state->queue);
     lock_leave(lock);
     Py_DECREF(lock);
     slot->busy = 1;
     result = hook_original(self, args, count, NULL);
     slot->busy = 0;
-    if ((held != NULL || placed == 1) && self->state->on) {
+    if ((held != NULL || placed == 1) && self->state->on && self->state->queue == queue) { /* else a later session's */
         PyObject *error = result == NULL ? take_error() : NULL, *done;
         lock = hook_lock(self);
         if (lock != NULL && lock_take(lock) < 0) {
@@ -328,9 +329,12 @@ held:
             Py_XDECREF(held);
             Py_XDECREF(error);
             Py_XDECREF(result);
+            Py_XDECREF(queue);
             return NULL;
         }
-        if (placed == 1) {
+        if (self->state->queue != queue) {
+            ; /* while it waited for the lock */
+        } else if (placed == 1) {
             if (settle_in_place(self->state, index, result != NULL) < 0)
                 result = hook_failed(self, result);
             if (result == NULL && PyErr_Occurred())
@@ -360,6 +364,7 @@ held:
             put_back_error(error);
     }
     Py_XDECREF(held);
+    Py_XDECREF(queue);
     return result;
 }
 

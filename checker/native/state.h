@@ -129,11 +129,27 @@ static inline Py_ssize_t state_waiting(State *self)
     return self->packed != NULL ? self->packed->count : PyObject_Size(self->queue);
 }
 
+/* A line could not be packed. What a signal's handler raised is not the engine's alone: the line is lost, so kvsan turns
+   itself off, as `core._hand_over` does. -1. */
+static int state_lost(State *self)
+{
+    PyObject *error, *done;
+    if (PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    error = take_error();
+    done = PyObject_CallMethod((PyObject *)self, "fault", "sO", "the way to the process that checks", error);
+    if (done == NULL)
+        PyErr_Clear();
+    Py_XDECREF(done);
+    put_back_error(error);
+    return -1;
+}
+
 static inline int state_queue(State *self, PyObject *line)
 {
     PyObject *done;
     if (self->packed != NULL)
-        return packed_append(self->packed, line);
+        return packed_append(self->packed, line) < 0 ? state_lost(self) : 0;
     done = PyObject_CallOneArg(self->append, line);
     if (done == NULL)
         return -1;
@@ -149,6 +165,12 @@ static inline int state_full(State *self)
     if (state_waiting(self) < self->batch && (self->packed == NULL || self->packed->used < PACKED_MOST))
         return 0;
     return call_method(self, s_settle_up);
+}
+
+/* What waits for the next line goes in. */
+static inline int state_settle(State *self)
+{
+    return self->packed != NULL && packed_settle(self->packed) < 0 ? state_lost(self) : 0;
 }
 
 /* `add`: a line of an op, whose reference is taken over (NULL: its error is set). Its number, or -1 with an error. */
@@ -224,7 +246,7 @@ static int state_failed(State *self, PyObject *where)
 static int state_life(State *self, long code, PyObject *pool, PyObject *ids, PyObject *by)
 {
     PyObject *line, *last = NULL;
-    int done = -1;
+    int done = -1, same = 0;
     if (self->count - 1 > self->sealed && state_waiting(self) > 0) {
         if (self->packed == NULL) {
             if ((last = PySequence_GetItem(self->queue, state_waiting(self) - 1)) == NULL)
@@ -235,8 +257,13 @@ static int state_life(State *self, long code, PyObject *pool, PyObject *ids, PyO
     if (last != NULL && PyTuple_CheckExact(last) && PyTuple_GET_SIZE(last) == 5 &&
         PyList_CheckExact(PyTuple_GET_ITEM(last, 3)) && PyList_CheckExact(ids) &&
         PyLong_AsLong(PyTuple_GET_ITEM(last, 0)) == code &&
-        PyObject_RichCompareBool(PyTuple_GET_ITEM(last, 1), by, Py_EQ) == 1 &&
-        PyObject_RichCompareBool(PyTuple_GET_ITEM(last, 2), pool, Py_EQ) == 1) {
+        (same = PyObject_RichCompareBool(PyTuple_GET_ITEM(last, 1), by, Py_EQ)) == 1)
+        same = PyObject_RichCompareBool(PyTuple_GET_ITEM(last, 2), pool, Py_EQ);
+    if (same < 0) { /* names that raise where they are compared */
+        Py_DECREF(last);
+        return -1;
+    }
+    if (same) {
         PyObject *known = PyTuple_GET_ITEM(last, 3);
         done = PyList_SetSlice(known, PyList_GET_SIZE(known), PyList_GET_SIZE(known), ids);
         Py_DECREF(last);
@@ -248,9 +275,13 @@ static int state_life(State *self, long code, PyObject *pool, PyObject *ids, PyO
         return -1;
     if (self->packed == NULL || !PyList_CheckExact(ids))
         return state_add(self, line) < 0 ? -1 : 0;
-    if (state_ended(self, state_waiting(self)) < 0 || packed_settle(self->packed) < 0) {
+    if (state_ended(self, state_waiting(self)) < 0 || state_settle(self) < 0) {
         Py_DECREF(line);
         return -1;
+    }
+    if (self->packed == NULL || self->packed->life != NULL) { /* another session began meanwhile, or a life came */
+        done = state_add(self, line) < 0 ? -1 : 0;
+        return done;
     }
     self->packed->life = line;
     self->packed->count++;
@@ -365,7 +396,13 @@ static PyObject *State_hold(State *self, PyObject *given)
 /* Room for a line of so many items and a number, and its head: a line is about to be put in place. */
 static int line_begins(State *self, int items)
 {
-    if (packed_settle(self->packed) < 0 || pack_room(self->packed, HEAD + 2 + (size_t)items * (TEXT_ROOM + 9)) < 0)
+    if (state_settle(self) < 0)
+        return -1;
+    if (self->packed == NULL) { /* another session began in what that called */
+        PyErr_SetString(PyExc_RuntimeError, "another session began");
+        return -1;
+    }
+    if (pack_room(self->packed, HEAD + 2 + (size_t)items * (TEXT_ROOM + 9)) < 0)
         return -1;
     if (self->packed->used == 0)
         self->packed->used = HEAD;
@@ -390,10 +427,10 @@ static inline void pack_none(State *self)
     pack_number(self->packed, 0xc0, 0, 0);
 }
 
-/* Whether lines may be put in place: they are packed, and their time is read here. */
+/* Whether lines may be put in place: they are packed, not in the middle of another one, and their time is read here. */
 static inline int in_place(State *self)
 {
-    return self->packed != NULL && self->reads_clock;
+    return self->packed != NULL && self->reads_clock && !pack_waits(self->packed);
 }
 
 /* `(code, by, token, now)` under the lock. */
@@ -453,16 +490,20 @@ static PyObject *State_get_queue(State *self, void *unused)
 
 static int State_set_queue(State *self, PyObject *queue, void *unused)
 {
-    PyObject *append = queue == NULL ? NULL : PyObject_GetAttr(queue, s_append);
+    PyObject *append = queue == NULL ? NULL : PyObject_GetAttr(queue, s_append), *old, *old_append;
     (void)unused;
     if (append == NULL) {
         if (!PyErr_Occurred())
             PyErr_SetString(PyExc_AttributeError, "_queue");
         return -1;
     }
-    Py_XSETREF(self->queue, Py_NewRef(queue));
-    Py_XSETREF(self->append, append);
+    old = self->queue;
+    old_append = self->append;
+    self->queue = Py_NewRef(queue);
+    self->append = append;
     self->packed = Py_TYPE(queue) == &PackedType ? (Packed *)queue : NULL;
+    Py_XDECREF(old); /* whose lines may end with a call that logs */
+    Py_XDECREF(old_append);
     return 0;
 }
 

@@ -40,7 +40,7 @@ class Blocking:
     (a query that said no, or a hand-off that nobody takes), so that later lines keep their numbers.
     """
 
-    __slots__ = ("_given", "_held", "_recorder")
+    __slots__ = ("_given", "_held", "_queue", "_recorder")
 
     def __init__(
         self, recorder: Core, event: object | None, stream: str | None, device: int | str | None, by: str | None
@@ -48,6 +48,7 @@ class Blocking:
         self._recorder = recorder
         self._given = (event, stream, device, by)
         self._held: Held | None = None
+        self._queue: object = None  # another one is another session's
 
     def __enter__(self) -> None:
         recorder = self._recorder
@@ -59,6 +60,7 @@ class Blocking:
             event, stream, device, by = self._given
             name = None if event is None else recorder.event(event)
             self._held = recorder.hold(by or recorder.thread(), name, stream, device, recorder.now())
+            self._queue = recorder._queue
         except KvsanHazard:
             raise
         except Exception as error:
@@ -68,7 +70,7 @@ class Blocking:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         recorder, held = self._recorder, self._held
-        if held is None or not recorder.on:
+        if held is None or not recorder.on or recorder._queue is not self._queue:
             return
         recorder.returned(held, done=value is None)
 

@@ -155,7 +155,11 @@ class Core(State):
         """A message for whoever follows under that name, in its turn among the lines. It must not change any more."""
         if self.on:
             with self.lock:
-                self._queue.append((TOLD, name, message))
+                try:
+                    self._queue.append((TOLD, name, message))
+                except BaseException as error:  # it could not be packed
+                    self._lost(error)
+                    return
                 if len(self._queue) >= self.batch:
                     self.settle_up()
 
@@ -320,8 +324,12 @@ class Core(State):
             self._settling = True
             self._size = 0
             try:
-                if self._dead_events or self._dead_threads:
-                    self._ended()
+                try:
+                    if self._dead_events or self._dead_threads:
+                        self._ended()
+                except BaseException as error:  # a line that waited could not be packed
+                    self._lost(error)
+                    return
                 if self._beside is None:
                     self._work_off()
                 elif self._queue:
@@ -339,9 +347,14 @@ class Core(State):
             else:
                 beside.packed(queue.take())
         except BaseException as error:  # an exception from a signal's handler too: the lines are lost with it
-            self.fault("the way to the process that checks", error)
-            if not isinstance(error, Exception):
-                raise
+            self._lost(error)
+
+    def _lost(self, error: BaseException) -> None:
+        """Lines on their way to the process beside are lost."""
+        self.fault("the way to the process that checks", error)
+        self._queue.clear()
+        if not isinstance(error, Exception):
+            raise error
 
     def _work_off(self) -> None:
         queue, sinks = self._queue, self._sinks

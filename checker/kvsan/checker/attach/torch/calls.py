@@ -456,10 +456,12 @@ class Calls:
                 return original(event)
             hook.count += 1
             held: Held | None = None
+            queue: object = None
             lock = recorder.lock
             lock.acquire()
             try:
                 held = recorder.hold(thread(), known(event), None, None, recorder.now())
+                queue = recorder._queue
             except KvsanHazard:
                 raise
             except Exception as error:
@@ -473,7 +475,7 @@ class Calls:
                 done = True
             finally:
                 here.busy = 0
-                if held is not None and recorder.on:
+                if held is not None and recorder._queue is queue and recorder.on:
                     recorder.returned(held, done=done)
             return result
 
