@@ -71,9 +71,12 @@ def test_events_end_while_the_ends_of_others_are_put_in(counted: bool) -> None:
                 for _ in range(3):
                     world.Event().record()
 
-            world.Event().record()
-            recorder.free("gpu", [Does(inside)])
+            event = world.Event()
+            event.record()
             recorder.settle_up()
+            recorder.free("gpu", [Does(inside)])
+            del event
+            recorder.settle_up()  # its end comes behind the life, which is packed for it
         recorder.settle_up()
         lines = run.beside.arrived
         recorded, ended = ([line[at] for line in lines if line[0] == code] for code, at in ((RECORD, 3), (DROP, 2)))
