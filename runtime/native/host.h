@@ -94,8 +94,8 @@ static PyObject *Host_new(PyTypeObject *type, PyObject *args, PyObject *more) {
     return (PyObject *)self;
 }
 
-/* Takes the sink's lock; what lets it go, a new reference. NULL: raised. */
-static PyObject *lock_take(Host *self) {
+/* What a line is about to touch. */
+static inline void fetch_ahead(Host *self) {
     fetch((char *)self + 64);
     fetch((char *)self + 128);
     fetch(self->lock);
@@ -106,6 +106,11 @@ static PyObject *lock_take(Host *self) {
     fetch(self->streams);
     fetch(self->log);
     fetch(self->queue);
+}
+
+/* Takes the sink's lock; what lets it go, a new reference. NULL: raised. */
+static PyObject *lock_take(Host *self) {
+    fetch_ahead(self);
     PyObject *lock = slot_get(&self->lock_at, self->sink);
     if (lock == NULL)
         return NULL;

@@ -49,6 +49,12 @@ static PyObject *sync_logged(Host *self, PyObject *event, PyObject *name) {
     PyObject *result = CALL(s_sync, self->host, event);
     Error error = {NULL, NULL, NULL};
     int returned = result != NULL;
+    if (returned && self->log->last == (PyObject *)held && PyObject_TypeCheck(self->log->segment, &SegmentType)) {
+        held->returned = 1;  /* settled at the next one: here each look would find cold caches */
+        Py_DECREF(held);
+        fetch_ahead(self);
+        return result;
+    }
     if (!returned)
         error = error_take();
     leave = lock_take(self);
