@@ -21,21 +21,16 @@ static void hands_drop(Hands *hands)
     Py_CLEAR(hands->tokens);
 }
 
-/* 1 if it is as usual, and `places` is taken; 0 if not; -1 with an error. */
-static int hands_enter(PyObject *list, Hands *hands, int lock)
+/* 1 if it is as usual; 0 if not; -1 with an error. */
+static int hands_enter(PyObject *list, Hands *hands)
 {
     hands->state = (State *)look_up(list, s__recorder);
-    hands->places = (Lock *)look_up(list, s__places);
-    hands->tokens = look_up(list, s__tokens);
-    if (hands->state == NULL || hands->places == NULL || hands->tokens == NULL ||
-        !PyObject_TypeCheck((PyObject *)hands->state, &StateType) || Py_TYPE(hands->places) != &LockType ||
-        !PyList_CheckExact(hands->tokens)) {
+    hands->places = hands->state == NULL ? NULL : (Lock *)look_up(list, s__places);
+    hands->tokens = NULL;
+    if (hands->places == NULL || !PyObject_TypeCheck((PyObject *)hands->state, &StateType) ||
+        Py_TYPE(hands->places) != &LockType) {
         hands_drop(hands);
         return PyErr_Occurred() ? -1 : 0;
-    }
-    if (lock && lock_take(hands->places) < 0) {
-        hands_drop(hands);
-        return -1;
     }
     return 1;
 }
@@ -49,19 +44,33 @@ static void count_up(PyObject *list, PyObject *name)
     PyErr_Clear();
 }
 
-/* Under `places`: the tokens belong to the entries. */
+/* Under `places`, since what has them may put others in their place (`sort`): the tokens as they are now. */
+static int hands_tokens(PyObject *list, Hands *hands)
+{
+    PyObject *tokens = PyObject_GetAttr(list, s__tokens);
+    Py_XSETREF(hands->tokens, tokens);
+    if (tokens == NULL)
+        return -1;
+    if (PyList_CheckExact(tokens))
+        return 0;
+    PyErr_SetString(PyExc_TypeError, "tokens that are no list");
+    return -1;
+}
+
+/* The same, and they belong to the entries. */
 static int hands_aligned(PyObject *list, Hands *hands)
 {
-    PyObject *done, *tokens;
+    PyObject *done;
+    if (hands_tokens(list, hands) < 0)
+        return -1;
     if (PyList_GET_SIZE(hands->tokens) == PyList_GET_SIZE(list))
         return 0;
     if ((done = PyObject_CallMethodNoArgs(list, s__align)) == NULL)
         return -1;
     Py_DECREF(done);
-    if ((tokens = PyObject_GetAttr(list, s__tokens)) == NULL)
+    if (hands_tokens(list, hands) < 0)
         return -1;
-    Py_SETREF(hands->tokens, tokens);
-    if (PyList_CheckExact(tokens) && PyList_GET_SIZE(tokens) == PyList_GET_SIZE(list))
+    if (PyList_GET_SIZE(hands->tokens) == PyList_GET_SIZE(list))
         return 0;
     PyErr_SetString(PyExc_RuntimeError, "tokens that are not the list's");
     return -1;
@@ -73,7 +82,7 @@ static PyObject *hands_take(PyObject *list, Hands *hands, PyObject *found, PyObj
     PyObject *done;
     if (found != NULL && token != Py_None) {
         count_up(list, s__seen_hook);
-        if ((done = State_taken(hands->state, token)) == NULL)
+        if ((done = State_taken(hands->state, token)) == NULL && state_failed(hands->state, s_list) < 0)
             Py_CLEAR(found);
         Py_XDECREF(done);
     }
@@ -85,12 +94,14 @@ static PyObject *hand_append(PyObject *list, PyObject *item)
 {
     Hands hands;
     PyObject *token;
-    int done = hands_enter(list, &hands, 0);
+    int done = hands_enter(list, &hands);
     if (done <= 0)
         return done < 0 ? NULL : PyObject_CallMethodOneArg(list, s__append, item);
     if (hands.state->on) { /* before the entry can be seen */
         count_up(list, s__given_hook);
         token = State_hand_on(hands.state, s_list);
+        if (token == NULL && state_failed(hands.state, s_list) == 0)
+            token = Py_NewRef(Py_None);
     } else
         token = Py_NewRef(Py_None);
     if (token == NULL || lock_take(hands.places) < 0)
@@ -116,16 +127,24 @@ static PyObject *hand_look(PyObject *list, PyObject *index)
     if (!PyLong_CheckExact(index))
         return PyObject_CallMethodOneArg(list, s__look, index);
     at = PyLong_AsSsize_t(index);
-    if ((at == -1 && PyErr_Occurred()) || (done = hands_enter(list, &hands, 1)) < 0)
+    if (at == -1 && PyErr_Occurred()) { /* a list has an error of its own for it */
+        PyErr_Clear();
+        return PyObject_CallMethodOneArg(list, s__look, index);
+    }
+    if ((done = hands_enter(list, &hands)) < 0)
         return NULL;
     if (done == 0)
         return PyObject_CallMethodOneArg(list, s__look, index);
-    if (at < 0)
+    if (lock_take(hands.places) < 0) {
+        hands_drop(&hands);
+        return NULL;
+    }
+    if ((done = hands_aligned(list, &hands)) == 0 && at < 0)
         at += PyList_GET_SIZE(list);
-    if (hands_aligned(list, &hands) < 0 || at < 0 || at >= PyList_GET_SIZE(list)) {
+    if (done < 0 || at < 0 || at >= PyList_GET_SIZE(list)) {
         lock_leave(hands.places);
         hands_drop(&hands);
-        return PyErr_Occurred() ? NULL : PyObject_CallMethodOneArg(list, s__look, index);
+        return done < 0 ? NULL : PyObject_CallMethodOneArg(list, s__look, index);
     }
     found = Py_NewRef(PyList_GET_ITEM(list, at));
     token = Py_NewRef(PyList_GET_ITEM(hands.tokens, at));
@@ -145,19 +164,25 @@ static PyObject *hand_pop(PyObject *list, PyObject *const *args, Py_ssize_t give
     int done;
     if (given > 1 || (given == 1 && !PyLong_CheckExact(args[0])))
         goto slowly;
-    if (given == 1 && (at = PyLong_AsSsize_t(args[0])) == -1 && PyErr_Occurred())
-        return NULL;
-    if ((done = hands_enter(list, &hands, 1)) <= 0) {
+    if (given == 1 && (at = PyLong_AsSsize_t(args[0])) == -1 && PyErr_Occurred()) {
+        PyErr_Clear();
+        goto slowly;
+    }
+    if ((done = hands_enter(list, &hands)) <= 0) {
         if (done < 0)
             return NULL;
         goto slowly;
     }
-    if (at < 0)
+    if (lock_take(hands.places) < 0) {
+        hands_drop(&hands);
+        return NULL;
+    }
+    if ((done = hands_aligned(list, &hands)) == 0 && at < 0)
         at += PyList_GET_SIZE(list);
-    if (hands_aligned(list, &hands) < 0 || at < 0 || at >= PyList_GET_SIZE(list)) {
+    if (done < 0 || at < 0 || at >= PyList_GET_SIZE(list)) {
         lock_leave(hands.places);
         hands_drop(&hands);
-        if (PyErr_Occurred())
+        if (done < 0)
             return NULL;
         goto slowly;
     }

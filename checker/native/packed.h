@@ -2,7 +2,11 @@
    kept, so there is nothing for the garbage collector, and nothing to be fetched again when they are handed over.
 
    What MessagePack has no form for, `lines.encoded` makes plain: a line with any of that goes through it whole. A line of
-   blocks' lives waits until the next one comes, since neighbours become one (`state_life`). */
+   blocks' lives waits until the next one comes, since neighbours become one (`state_life`).
+
+   `lines.encoded` runs code of whoever made the values (`item`, `__str__`, what the garbage collector ends), which may
+   put in lines, take what is there, or let all of it go; nothing else here does. So lines that come meanwhile follow the
+   one that is being made plain (`later`), as their numbers do, and what is taken meanwhile are the lines before it. */
 
 #ifndef KVSAN_PACKED_H
 #define KVSAN_PACKED_H
@@ -21,14 +25,17 @@ typedef struct {
 static PyTypeObject *held_class; /* the subclass of Held */
 static PyObject *encode_slowly;  /* `lines.encoded` */
 
-#define HEAD 5 /* of an array of lines: its sort and how many */
+#define HEAD 5         /* of an array of lines: its sort and how many */
+#define KEPT (1 << 20) /* so much memory is kept for the next lines */
 
 typedef struct {
     PyObject_HEAD
     unsigned char *bytes; /* the head, then the lines */
     size_t used, room;
-    Py_ssize_t count; /* lines, with the one that waits */
-    PyObject *life;   /* that one: `(code, by, pool, [id, …], now)` */
+    Py_ssize_t count; /* lines, with those that wait, but for the one that is made plain */
+    int busy;         /* whether one is */
+    PyObject *life;   /* one that waits: `(code, by, pool, [id, …], now)` */
+    PyObject *later;  /* a list of those that came meanwhile, or NULL */
 } Packed;
 
 /* ── bytes ────────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -122,7 +129,21 @@ static int pack_int(Packed *self, PyObject *value)
 
 #define DEEPEST 16
 
-/* 0, -1 with an error, 1 for what has no form here. */
+/* Whether it has half of a surrogate pair. To be told so by an error would make an object, and collect garbage. */
+static int is_broken(PyObject *text)
+{
+    Py_ssize_t i, size = PyUnicode_GET_LENGTH(text);
+    int kind = PyUnicode_KIND(text);
+    const void *data = PyUnicode_DATA(text);
+    if (kind == PyUnicode_1BYTE_KIND)
+        return 0;
+    for (i = 0; i < size; i++)
+        if (PyUnicode_READ(kind, data, i) >> 11 == 0xd800 >> 11)
+            return 1;
+    return 0;
+}
+
+/* 0, -1 with an error, 1 for what has no form here. Calls nothing of Python's. */
 static int pack_value(Packed *self, PyObject *value, int depth)
 {
     Py_ssize_t size, i, at = 0;
@@ -136,11 +157,11 @@ static int pack_value(Packed *self, PyObject *value, int depth)
     if (PyLong_CheckExact(value))
         return pack_int(self, value);
     if (PyUnicode_CheckExact(value)) {
-        const char *text = PyUnicode_AsUTF8AndSize(value, &size);
-        if (text == NULL) { /* half of a surrogate pair */
-            PyErr_Clear();
+        const char *text;
+        if (is_broken(value))
             return 1;
-        }
+        if ((text = PyUnicode_AsUTF8AndSize(value, &size)) == NULL)
+            return -1;
         if (pack_head(self, (size_t)size, 0xa0, 31, 0xd9, 0xda, 0xdb) < 0)
             return -1;
         return pack_bytes(self, text, (size_t)size);
@@ -176,22 +197,24 @@ static int pack_value(Packed *self, PyObject *value, int depth)
 /* A blocking call's line: `(SYNC, *given)` if it has returned, else `(HELD, *given, done)`. */
 static int pack_held(Packed *self, Held *held)
 {
-    int returned = PyObject_IsTrue(held->done), done;
+    int returned = held->done == Py_True, done;
     Py_ssize_t i, size;
-    if (returned < 0 || held->given == NULL)
-        return -1;
-    size = PyTuple_GET_SIZE(held->given);
-    if (size > 12)
+    if (held->given == NULL || !PyTuple_CheckExact(held->given) || PyTuple_GET_SIZE(held->given) > 12)
         return 1;
-    if (!returned)
-        Py_XSETREF(held->told, Py_NewRef(held->done == Py_None ? Py_True : Py_False));
+    if (!returned && held->done != Py_False && held->done != Py_None)
+        return 1;
+    if (held->told == NULL || !PyBool_Check(held->told)) /* to let go of it may be a call */
+        return 1;
+    size = PyTuple_GET_SIZE(held->given);
     if (pack_room(self, 2) < 0)
         return -1;
     pack_number(self, (unsigned char)(0x90 | (size + (returned ? 1 : 2))), 0, 0);
     pack_number(self, returned ? SYNC : HELD, 0, 0);
     for (done = 0, i = 0; done == 0 && i < size; i++)
         done = pack_value(self, PyTuple_GET_ITEM(held->given, i), 0);
-    return done == 0 && !returned ? pack_value(self, held->done, 0) : done;
+    if (done == 0 && !returned && (done = pack_value(self, held->done, 0)) == 0)
+        Py_SETREF(held->told, Py_NewRef(held->done == Py_None ? Py_True : Py_False));
+    return done;
 }
 
 /* ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────── */
@@ -208,14 +231,17 @@ static int pack_slowly(Packed *self, PyObject *line)
     Py_DECREF(lines);
     if (packed == NULL)
         return -1;
-    if (PyBytes_CheckExact(packed) && PyBytes_GET_SIZE(packed) > 1) /* but for the head of its list of one */
-        done = pack_bytes(self, PyBytes_AS_STRING(packed) + 1, (size_t)PyBytes_GET_SIZE(packed) - 1);
-    else
+    if (PyBytes_CheckExact(packed) && PyBytes_GET_SIZE(packed) > 1) { /* but for the head of its list of one */
+        if (self->used == 0 && pack_room(self, HEAD) == 0) /* all were taken meanwhile */
+            self->used = HEAD;
+        done = self->used == 0 ? -1 : pack_bytes(self, PyBytes_AS_STRING(packed) + 1, (size_t)PyBytes_GET_SIZE(packed) - 1);
+    } else
         PyErr_SetString(PyExc_TypeError, "a line that has no form");
     Py_DECREF(packed);
     return done;
 }
 
+/* Not while one is being made plain. Where it fails, nothing of the line is left. */
 static int pack_line(Packed *self, PyObject *line)
 {
     size_t before;
@@ -227,36 +253,96 @@ static int pack_line(Packed *self, PyObject *line)
     }
     before = self->used;
     done = (PyTypeObject *)Py_TYPE(line) == held_class ? pack_held(self, (Held *)line) : pack_value(self, line, 0);
+    if (done != 0)
+        self->used = before;
     if (done == 1) {
-        self->used = before;
+        self->busy = 1;
         done = pack_slowly(self, line);
+        self->busy = 0;
     }
-    if (done < 0)
-        self->used = before;
+    if (done == 0)
+        self->count++;
     return done;
 }
 
-/* The line that waits goes in. */
-static int packed_settle(Packed *self)
+/* The lines that came meanwhile go in, in their order. What one of them fails at is the error, and the others follow;
+   `done` is what is known until here. */
+static int pack_later(Packed *self, int done)
 {
-    PyObject *life = self->life;
-    int done;
-    if (life == NULL)
-        return 0;
-    self->life = NULL;
-    done = pack_line(self, life);
-    Py_DECREF(life);
-    if (done < 0)
-        self->count--;
+    while (self->later != NULL) {
+        PyObject *line, *first = done < 0 ? take_error() : NULL;
+        if (PyList_GET_SIZE(self->later) == 0) {
+            Py_CLEAR(self->later);
+        } else {
+            line = Py_NewRef(PyList_GET_ITEM(self->later, 0));
+            self->count--; /* it is counted once it is packed */
+            if (PyList_SetSlice(self->later, 0, 1, NULL) < 0 || pack_line(self, line) < 0)
+                done = -1;
+            Py_DECREF(line);
+        }
+        if (first != NULL) {
+            PyErr_Clear();
+            put_back_error(first);
+        }
+    }
     return done;
 }
 
-static int packed_append(Packed *self, PyObject *line)
+/* Whether a line that comes now comes in the middle of another one: it is not put in place. */
+static inline int pack_waits(Packed *self)
 {
-    if (packed_settle(self) < 0 || pack_line(self, line) < 0)
+    return self->busy || self->later != NULL;
+}
+
+static int pack_wait(Packed *self, PyObject *line)
+{
+    if ((self->later == NULL && (self->later = PyList_New(0)) == NULL) || PyList_Append(self->later, line) < 0)
         return -1;
     self->count++;
     return 0;
+}
+
+/* The line of lives that waits goes in, and those that came while that was done: none waits then. The next line gets
+   its number after this. */
+static int packed_settle(Packed *self)
+{
+    int done = 0;
+    if (self->life == NULL)
+        return 0;
+    Py_INCREF(self); /* another queue may come in its place meanwhile (`listen`) */
+    while (self->life != NULL && done == 0) {
+        PyObject *life = self->life;
+        self->life = NULL;
+        self->count--;
+        if (pack_waits(self))
+            done = pack_wait(self, life);
+        else
+            done = pack_later(self, pack_line(self, life));
+        Py_DECREF(life);
+    }
+    Py_DECREF(self);
+    return done;
+}
+
+/* The line has its number already: what comes while the one before it is packed, or while it is, follows it. */
+static int packed_append(Packed *self, PyObject *line)
+{
+    PyObject *life = self->life;
+    int done = 0;
+    if (pack_waits(self))
+        return packed_settle(self) < 0 ? -1 : pack_wait(self, line);
+    Py_INCREF(self);
+    if (life != NULL) {
+        self->life = NULL;
+        self->count--;
+        done = pack_line(self, life);
+    }
+    if (done == 0)
+        done = pack_line(self, line);
+    done = pack_later(self, done);
+    Py_XDECREF(life);
+    Py_DECREF(self);
+    return done;
 }
 
 /* ── as Python sees it ────────────────────────────────────────────────────────────────────────────────────────── */
@@ -268,35 +354,63 @@ static PyObject *Packed_append(Packed *self, PyObject *line)
     Py_RETURN_NONE;
 }
 
+/* The bytes of all lines are let go. */
+static void pack_dropped(Packed *self)
+{
+    self->used = 0;
+    if (self->room > KEPT) { /* after a huge line */
+        PyMem_Free(self->bytes);
+        self->bytes = NULL;
+        self->room = 0;
+    }
+}
+
 static PyObject *Packed_clear(Packed *self, PyObject *unused)
 {
+    PyObject *life = self->life, *later = self->later;
     (void)unused;
-    self->used = 0;
+    pack_dropped(self);
     self->count = 0;
-    Py_CLEAR(self->life);
+    self->life = self->later = NULL;
+    Py_XDECREF(life); /* which may be a call */
+    Py_XDECREF(later);
     Py_RETURN_NONE;
 }
 
-/* All lines as one array of MessagePack; none are left. */
+/* All lines as one array of MessagePack; none are left. While one is made plain, those before it. */
 static PyObject *Packed_take(Packed *self, PyObject *unused)
 {
     PyObject *taken;
+    Py_ssize_t waiting = 0;
     size_t used;
-    if (packed_settle(self) < 0)
+    (void)unused;
+    if (pack_waits(self))
+        waiting = (self->life != NULL) + (self->later != NULL ? PyList_GET_SIZE(self->later) : 0);
+    else if (packed_settle(self) < 0)
         return NULL;
-    if (self->used == 0 && (pack_room(self, HEAD) < 0))
+    if (self->used == 0 && pack_room(self, HEAD) < 0)
         return NULL;
     used = self->used ? self->used : HEAD;
     self->used = 0;
-    pack_number(self, 0xdd, (unsigned long long)self->count, 4);
+    pack_number(self, 0xdd, (unsigned long long)(self->count - waiting), 4);
+    self->used = used;
     taken = PyBytes_FromStringAndSize((char *)self->bytes, (Py_ssize_t)used);
-    Packed_clear(self, unused);
+    if (taken != NULL) {
+        pack_dropped(self);
+        self->count = waiting;
+    }
     return taken;
 }
 
 static Py_ssize_t Packed_length(Packed *self)
 {
     return self->count;
+}
+
+static PyObject *Packed_sizeof(Packed *self, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromSize_t(sizeof(Packed) + self->room);
 }
 
 static PyObject *Packed_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -306,9 +420,19 @@ static PyObject *Packed_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return type->tp_alloc(type, 0);
 }
 
+/* No `tp_clear`: what it holds are lines, and each cycle goes through a dict or a list, which is cleared. */
+static int Packed_traverse(Packed *self, visitproc visit, void *arg)
+{
+    Py_VISIT(self->life);
+    Py_VISIT(self->later);
+    return 0;
+}
+
 static void Packed_dealloc(Packed *self)
 {
-    Py_XDECREF(self->life);
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->life);
+    Py_CLEAR(self->later);
     PyMem_Free(self->bytes);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -317,6 +441,7 @@ static PyMethodDef Packed_methods[] = {
     {"append", (PyCFunction)Packed_append, METH_O, "One more line."},
     {"clear", (PyCFunction)Packed_clear, METH_NOARGS, "Lets all lines go."},
     {"take", (PyCFunction)Packed_take, METH_NOARGS, "All lines as one array of MessagePack; none are left."},
+    {"__sizeof__", (PyCFunction)Packed_sizeof, METH_NOARGS, "Bytes, with those of the lines and room for more."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -326,9 +451,10 @@ static PyTypeObject PackedType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvsan.checker.attach._hot.Packed",
     .tp_doc = "Lines on their way, as MessagePack.",
     .tp_basicsize = sizeof(Packed),
-    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_new = Packed_new,
     .tp_dealloc = (destructor)Packed_dealloc,
+    .tp_traverse = (traverseproc)Packed_traverse,
     .tp_as_sequence = &Packed_sequence,
     .tp_methods = Packed_methods,
 };

@@ -16,11 +16,14 @@ import queue
 import random
 import sys
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -29,11 +32,13 @@ from attach.vllm import fake
 from attach.vllm.fake import Vllm, attached, output
 from kvsan.checker.attach.handoff import HandingList
 from kvsan.checker.attach.ledger import Hook
-from kvsan.checker.attach.lines import Held
+from kvsan.checker.attach.lines import GONE, HELD, NUMBERED, SETTLED, SYNC, TOLD, Held, decoded, encoded
+from kvsan.checker.attach.native import HOT
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.attach.torch import Calls, install
 from kvsan.checker.attach.vllm import pools
 from kvsan.checker.attach.vllm.handoff import Plan, Queue
+from kvsan.model.ops import Blocks
 
 Function = Callable[..., Any]
 
@@ -74,8 +79,10 @@ def shown(line: Any) -> Any:
 class Run:
     """One engine with hooks of one language, and what it saw."""
 
-    def __init__(self, language: str, batch: int) -> None:
+    def __init__(self, language: str, batch: int, *, beside: bool = False, counted: bool = True) -> None:
         self.language = language
+        self.beside = Elsewhere() if beside else None
+        self.counted = counted
         self.patch = pytest.MonkeyPatch()
         self.vllm: Vllm
         self.calls: Calls
@@ -89,7 +96,10 @@ class Run:
             self._context = attached(self.patch)
             world = Busy()
             ticks = itertools.count(1)
-            recorder = Recorder([Sink()], clock=lambda: next(ticks))
+            # With the usual clock C puts lines in place, the three of a `wait_stream` at once: so a batch that is small
+            # may end elsewhere.
+            clock: Callable[[], int] = (lambda: next(ticks)) if self.counted else time.perf_counter_ns
+            recorder = Recorder([Sink()], clock=clock)
             self.fault: list[str] = []
             # the stand-ins of a run are classes of its own, so that hooks of two runs never meet
             for name in ("BlockPool", "Scheduler", "OlderRunner", "NewerRunner"):
@@ -112,6 +122,9 @@ class Run:
             recorder.batch = self.batch
             recorder.blocked = 1 << 30
             self.recorder, self.world = recorder, world
+            if self.beside is not None:
+                self._go_elsewhere(self.beside)
+                return self
             settle = recorder.settle_up
 
             def keep() -> None:
@@ -122,6 +135,23 @@ class Run:
 
             recorder.settle_up = keep  # type: ignore[method-assign]
             return self
+
+    def _go_elsewhere(self, beside: Elsewhere) -> None:
+        """Lines go to a process beside. In Python they wait as they are, and a blocking call is told from its entry on,
+        as C has it, which would else be seen by when a batch is full.
+        """
+        recorder = self.recorder
+        recorder.listen((), batch=self.batch, beside=beside)
+        if self.language == "python" or HOT is None:
+            recorder._queue = deque()
+            hold = recorder.hold
+
+            def told(*given: Any) -> Held:
+                held = hold(*given)
+                held.told = True
+                return held
+
+            recorder.hold = told  # type: ignore[method-assign]
 
     def _handle(self, device: int) -> int:
         stream = self.world.current_stream() if hasattr(self, "world") else None
@@ -136,7 +166,7 @@ class Run:
         """Makes a call as an engine would; what it gives back, or raises, is seen."""
         try:
             found = call(*args)
-        except Exception as error:
+        except (Exception, Stop) as error:
             self.saw.append((type(error).__name__, str(error)))
             return None
         self.saw.append(_plain(found))
@@ -177,6 +207,55 @@ class Answer:
         if isinstance(self.truth, bool):
             return self.truth
         raise OverflowError("neither")
+
+
+class Text(str):
+    """A name of a class of its own."""
+
+
+class Plain:
+    """Whose text alone travels."""
+
+    def __str__(self) -> str:
+        return "plain"
+
+
+def _nested(depth: int) -> Any:
+    return (_nested(depth - 1),) if depth else ()
+
+
+IDS: tuple[Callable[[random.Random], Any], ...] = (
+    lambda rng: [rng.randrange(64) for _ in range(rng.choice((0, 1, 15, 16, 17)))],
+    lambda rng: list(range(rng.choice((200, 300)))) if rng.random() < 0.2 else [3],
+    lambda rng: range(rng.randrange(9), rng.randrange(64), 3),
+    lambda rng: Blocks(((1, 3), (7, 9))),
+    lambda rng: np.arange(rng.randrange(9)),
+    lambda rng: np.arange(rng.randrange(1, 9), dtype=np.int32),
+    lambda rng: [np.int64(4), True, 2.0, -1, 1 << 40],
+    lambda rng: (5, rng.randrange(1 << 40)),
+    lambda rng: [Plain(), "7"],
+)
+NUMBERS = [
+    sign * ((1 << bits) + more)
+    for bits in (0, 5, 7, 8, 15, 16, 31, 32, 63, 64)
+    for more in (-1, 0, 1)
+    for sign in (1, -1)
+]
+ODD: tuple[Callable[[random.Random], Any], ...] = (
+    lambda rng: rng.choice(NUMBERS),
+    lambda rng: "é" * rng.choice((0, 15, 16, 127, 128)) + "x" * rng.randrange(3),
+    lambda rng: "x" * rng.choice((31, 32, 255, 256, 999)),
+    lambda rng: rng.choice(("\ud800", "a\udfffb", {"\ud800": 1}, ["\ud800"])),
+    lambda rng: b"x" * rng.choice((0, 31, 32, 255, 256, 999)),
+    lambda rng: [None] * rng.choice((15, 16, 99)),
+    lambda rng: {str(i): i for i in range(rng.choice((0, 15, 16, 99)))},
+    lambda rng: rng.choice((np.int64(3), np.float32(0.5), np.bool_(True), Text("t"), Plain(), 1.5, float("inf"), True)),
+    lambda rng: rng.choice((None, {1: 2}, {None: 1}, {(1, 2): 3}, {Text("k"): 1}, set(), {3}, Blocks(((1, 2),)))),
+    lambda rng: _nested(rng.choice((1, 14, 15, 16, 17, 40))),
+    lambda rng: bytearray(b"x"),
+    lambda rng: range(3),
+)
+"""Values that a line may have; not so large that C hands over before `batch` lines wait."""
 
 
 def odd_event(world: World, how: str) -> Any:
@@ -223,6 +302,57 @@ class Sink(Log):
                 raise error
         finally:
             del error  # with its traceback it would keep the engine's event alive
+
+
+class Stop(BaseException):
+    """As what a signal's handler raises."""
+
+
+class Elsewhere:
+    """Stands in for the process beside: what arrives there. A blocking call stands where it was entered, with what
+    became of it.
+    """
+
+    def __init__(self) -> None:
+        self.raises: BaseException | None = None
+        self.arrived: list[Any] = []
+        self._out: dict[int, list[Any]] = {}
+        self._numbered = 0
+
+    def pool(self, name: str, blocks: int) -> None:
+        pass
+
+    def stream(self, name: str, stream: Any) -> None:
+        pass
+
+    def follow(self, name: str, follower: Any) -> None:
+        pass
+
+    def lines(self, given: list[Any]) -> None:
+        self._take([line for one in given for line in decoded(encoded([one]))])
+
+    def packed(self, given: bytes) -> None:
+        self._take(decoded(given))
+
+    def _take(self, lines: list[Any]) -> None:
+        error, self.raises = self.raises, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error
+        for line in lines:
+            if line[0] == SETTLED:
+                _, index, done = line
+                held = self._out.pop(index)
+                if held[0] == HELD:
+                    held[:] = [SYNC, *held[1:-1]] if done else [*held[:-1], False]
+                assert (held[0] == SYNC) == done
+                continue
+            if line[0] == SYNC or line[0] == HELD:  # settled all the same, in Python
+                self._out[self._numbered] = line
+            self._numbered += line[0] <= NUMBERED
+            self.arrived.append(line)
 
 
 class Busy(World):
@@ -402,7 +532,9 @@ class Machine:
 
     def do_hazard(self, a: int, b: int) -> None:
         """The line after next is one of a hazard, with `halt_on_error`, or one that a sink fails at."""
-        if a % 4 == 0:
+        if a % 4 == 0 and self.run.beside is not None:
+            self.run.beside.raises = OSError("gone") if b % 4 else Stop("a signal")
+        elif a % 4 == 0:
             sink: Any = self.run.recorder._sinks[0]
             sink.raises = KvsanHazard(None, "hazard") if b % 4 else ValueError("a sink")  # type: ignore[arg-type]
 
@@ -524,6 +656,51 @@ class Machine:
         if not self.inner.empty():
             self.run.see(self.queue.get)
 
+    def do_settle_up(self, a: int, b: int) -> None:
+        self.run.see(self.run.recorder.settle_up)
+
+    def do_wait_long(self, a: int, b: int) -> None:
+        """A blocking call, in the middle of which lines are handed over, or others come."""
+        run, world = self.run, self.run.world
+
+        def action() -> None:
+            world.then = None
+            if a % 3:
+                self.do_record(a, b)
+            if a % 4:
+                run.recorder.settle_up()
+            if a % 5 == 0:
+                world.fails = RuntimeError("CUDA error")
+
+        world.then = action
+        if b % 2:
+            self.do_synchronize(a, b)
+        else:
+            run.see(world.synchronize)
+        world.then = world.fails = None
+
+    def do_odd_lines(self, a: int, b: int) -> None:
+        """Lines with all that an engine may give, where they are not looked at before they have travelled."""
+        recorder, rng = self.run.recorder, random.Random(a * 1009 + b)
+        if self.run.beside is None:
+            return
+        pool, ids, odd = rng.choice(("gpu", "cpu", Text("gpu"))), rng.choice(IDS)(rng), rng.choice(ODD)(rng)
+        for _ in range(rng.choice((1, 1, 2))):
+            kind = rng.randrange(8)
+            if kind < 2:
+                reads, writes = {pool: ids}, {"cpu": rng.choice(IDS)(rng)} if a % 2 else None
+                self.run.see(lambda r=reads, w=writes: recorder.access("x", reads=r, writes=w, step=odd))
+            elif kind == 2:
+                self.run.see(lambda: recorder.tell("odd", odd))
+            elif kind == 3:
+                self.run.see(lambda: recorder.seen_done(stream=odd))
+            elif kind == 4:
+                self.run.see(lambda: recorder.poll("e", odd, by=rng.choice((None, "h9"))))
+            else:
+                life = (recorder.alloc, recorder.free, recorder.touch)[kind - 5]
+                by = rng.choice((None, "h9"))
+                self.run.see(lambda life=life, by=by: [life(pool, ids, by=by) for _ in range(2)])
+
     def do_off(self, a: int, b: int) -> None:
         if a % 20 == 0:
             self.run.recorder.fault("a test", ValueError("off"))
@@ -533,7 +710,10 @@ class Machine:
         recorder = self.run.recorder
         self.run.see(recorder.settle_up)
         self.run.see(recorder.settle_up)
-        log: Any = recorder._sinks[0]
+        if self.run.beside is not None:
+            arrived = self.run.beside.arrived
+            self.run.lines.extend(arrived if self.run.counted else map(untimed, arrived))
+        log: Any = recorder._sinks[0] if recorder._sinks else SimpleNamespace(ops=[])
         prefix = f".{os.getpid()}"
         return {
             "saw": self.run.saw,
@@ -555,18 +735,27 @@ def _without(prefix: str, line: Any) -> Any:
     return tuple(each.replace(prefix, "") if isinstance(each, str) else each for each in line)
 
 
+def untimed(line: list[Any]) -> list[Any]:
+    """A line as it travelled, without its time."""
+    if line[0] in (SYNC, HELD):
+        return [*line[:5], *line[6:]]
+    return line if line[0] in (GONE, TOLD) else line[:-1]
+
+
 def _told(machine: Machine) -> list[Any]:
     return [
         told for each in (machine.older, machine.newer) if (told := getattr(each, "_kvsan_steps", None)) is not None
     ]
 
 
-def played(language: str, batch: int, program: list[tuple[str, int, int]]) -> dict[str, Any]:
+def played(
+    language: str, batch: int, program: list[tuple[str, int, int]], *, beside: bool = False, counted: bool = True
+) -> dict[str, Any]:
     names = itertools.count(1)
     runners = sys.modules["kvsan.checker.attach.vllm.runners"]
     before, runners._names = runners._names, names  # type: ignore[attr-defined]
     try:
-        with Run(language, batch) as run:
+        with Run(language, batch, beside=beside, counted=counted) as run:
             machine = Machine(run)
             for step in program:
                 machine.do(step)
@@ -593,6 +782,8 @@ def main() -> None:
     for seed in range(int(sys.argv[1]), int(sys.argv[2])):
         batch, steps = program(seed)
         print(seed, played("as it is", batch, steps))
+        print(seed, played("as it is", batch, steps, beside=True))
+        print(seed, played("as it is", 512, steps, beside=True, counted=False))
 
 
 if __name__ == "__main__":

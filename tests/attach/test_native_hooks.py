@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attach.native_programs import PROGRAMS, STEPS, Machine, Odd, Run, played
+from attach.native_programs import program as long_program
 from attach.vllm import fake
 from kvsan.checker.attach import native
 
@@ -47,6 +48,26 @@ def test_hooks_are_c_s_and_python_s() -> None:
 @given(PROGRAMS, st.sampled_from([1, 3, 512]))
 def test_c_and_python_say_the_same(program: list[tuple[str, int, int]], batch: int) -> None:
     in_python, in_c = (played(language, batch, program) for language in ("python", "c"))
+    for key, value in in_python.items():
+        assert in_c[key] == value, key
+
+
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(PROGRAMS, st.sampled_from([1, 2, 3, 512, None]))
+def test_the_same_arrives_in_a_process_beside(program: list[tuple[str, int, int]], batch: int | None) -> None:
+    """`None`: with the usual clock."""
+    given: dict[str, Any] = {"beside": True, "counted": batch is not None}
+    in_python, in_c = (played(language, batch or 512, program, **given) for language in ("python", "c"))
+    for key, value in in_python.items():
+        assert in_c[key] == value, key
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_same_arrives_of_a_long_program(seed: int) -> None:
+    batch, steps = long_program(seed)
+    counted = seed % 2 == 0
+    batch = batch if counted else 512
+    in_python, in_c = (played(language, batch, steps, beside=True, counted=counted) for language in ("python", "c"))
     for key, value in in_python.items():
         assert in_c[key] == value, key
 
