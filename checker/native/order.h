@@ -29,6 +29,7 @@
 
 #define MAKE_THE_CALL                                                                                                  \
     slot->busy = 1;                                                                                                    \
+    hook_fetch(self);                                                                                                  \
     result = hook_original(self, args, count, NULL);                                                                   \
     if (result != NULL)                                                                                                \
         self->counter->count++

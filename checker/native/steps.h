@@ -282,7 +282,9 @@ FUNCTION(hook_execute)
 FUNCTION(hook_forward)
 {
     Hook *self = (Hook *)callable;
-    PyObject *told, *result = hook_original(self, args, count, kwnames);
+    PyObject *told, *result;
+    hook_fetch(self);
+    result = hook_original(self, args, count, kwnames);
     if (result == NULL || PyVectorcall_NARGS(count) < 1)
         return result;
     told = look_up(args[0], s__kvsan_open);

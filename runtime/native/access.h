@@ -34,25 +34,26 @@ static int kernel_line(Host *self, PyObject *on, PyObject *kernel) {
 }
 
 static PyObject *Host_launch(Host *self, PyObject *const *args, Py_ssize_t count) {
-    PyObject *leave = wanted("launch", count, 2) < 0 ? NULL : lock_take(self), *on;
+    PyObject *leave = wanted("launch", count, 2) < 0 ? NULL : lock_take(self), *error = NULL, *on;
     if (leave == NULL)
         return NULL;
-    int failed = done(CALL(s_launch, self->host, args[0], args[1])) < 0;
-    if (failed && PyErr_ExceptionMatches(device_error))
-        return end_of(self, leave, NULL, 1);
-    if (!failed) {
-        failed = (on = stream_of(self, args[0])) == NULL || kernel_line(self, on, args[1]) < 0;
-        return end_of(self, leave, Py_NewRef(Py_None), failed);
+    if (done(CALL(s_launch, self->host, args[0], args[1])) < 0) {
+        if (PyErr_ExceptionMatches(device_error))
+            return end_of(leave, NULL, 1);
+        error = error_object();  /* some of its parts were issued */
     }
-    PyObject *error = error_object();  /* some of its parts were issued */
-    if ((on = stream_of(self, args[0])) != NULL && done(CALL(s__kernel, (PyObject *)self, on, args[1])) == 0)
-        error_again(error);
-    else {
-        PyObject *other = error_object();
-        PyException_SetContext(other, error);
-        error_again(other);
+    int failed = (on = stream_of(self, args[0])) == NULL ||
+                 (error == NULL ? kernel_line(self, on, args[1])
+                                : done(CALL(s__kernel, (PyObject *)self, on, args[1]))) < 0;
+    Py_XDECREF(on);
+    if (error != NULL) {
+        if (failed)
+            error_during(error);
+        else
+            error_again(error);
+        failed = 1;
     }
-    return end_of(self, leave, NULL, 1);
+    return end_of(leave, Py_NewRef(Py_None), failed);
 }
 
 /* `Plans._one`: 0 and more: when all of it was decided; -1: that takes a closer look; -2: raised. */
@@ -97,9 +98,8 @@ static int copy_line(Host *self, PyObject *on, PyObject *copy) {
         return -1;
     PyObject *label = fields[C_NAME], *order = fields[C_ORDER], *step = fields[C_STEP];
     PyObject *const *pairs = &fields[C_SOURCE];
-    int result = -1;
-    int64_t one = copy_planned(self, label, pairs);
-    int flags = flags_of(order);
+    int result = -1, flags = PyUnicode_CheckExact(pairs[0]) && PyUnicode_CheckExact(pairs[2]) ? flags_of(order) : -1;
+    int64_t one = flags < 0 ? -1 : copy_planned(self, label, pairs);
     if (one < 0 || flags < 0) {
         result = one == -2 ? -1 : 0;
         goto end;
@@ -137,12 +137,13 @@ static PyObject *Host_copy(Host *self, PyObject *const *args, Py_ssize_t count) 
             failed = 0;
         else if (blocks > 0 && (on = stream_of(self, args[0])) != NULL) {
             int result = copy_line(self, on, args[1]);
+            Py_DECREF(on);
             if (result == 0)
                 result = done(CALL(s__copied, (PyObject *)self, args[0], args[1]));
             failed = result < 0;
         }
     }
-    return end_of(self, leave, Py_NewRef(Py_None), failed);
+    return end_of(leave, Py_NewRef(Py_None), failed);
 }
 
 #endif

@@ -73,6 +73,33 @@ static void error_again(PyObject *error) {
 #endif
 }
 
+#define LONGEST 1000 /* so many contexts are looked at: there may be a circle that others made */
+
+/* The exception that is set was raised while `error` was handled, and wins; as in Python that is its context, at the end
+   of its own. Takes the reference. */
+static void error_during(PyObject *error) {
+    PyObject *newer = error_object(), *at = Py_NewRef(newer), *next;
+    int far = 0;
+    while (at != error && far++ < LONGEST && (next = PyException_GetContext(at)) != NULL)
+        Py_SETREF(at, next);
+    if (at != error && far <= LONGEST) {
+        PyObject *last = at;  /* no circle: what leads from `error` to the newer one ends there */
+        at = Py_NewRef(error);
+        for (far = 0; far < LONGEST && (next = PyException_GetContext(at)) != NULL; far++) {
+            if (next == newer)
+                PyException_SetContext(at, NULL);
+            Py_SETREF(at, next);
+            if (at == newer)
+                break;
+        }
+        PyException_SetContext(last, Py_NewRef(error));
+        Py_DECREF(last);
+    }
+    Py_DECREF(at);
+    Py_DECREF(error);
+    error_again(newer);
+}
+
 #define CALL(name, ...) \
     PyObject_VectorcallMethod(name, (PyObject *[]){__VA_ARGS__}, \
                               (sizeof((PyObject *[]){__VA_ARGS__}) / sizeof(PyObject *)) | \

@@ -15,7 +15,6 @@ typedef struct {
     PyObject *host, *by, *prefix, *streams;
     LogState *log;             /* where lines go: one of these two, or neither */
     Queue *queue;
-    int plain;                 /* whether `leave` takes no arguments */
     PyObject *device, *plans, *site;
     PyObject *pools;           /* of the plans: a dict */
 } Host;
@@ -94,8 +93,8 @@ static PyObject *Host_new(PyTypeObject *type, PyObject *args, PyObject *more) {
     return (PyObject *)self;
 }
 
-/* Takes the sink's lock; what lets it go, a new reference. NULL: raised. */
-static PyObject *lock_take(Host *self) {
+/* What a line is about to touch. */
+static inline void fetch_ahead(Host *self) {
     fetch((char *)self + 64);
     fetch((char *)self + 128);
     fetch(self->lock);
@@ -106,27 +105,38 @@ static PyObject *lock_take(Host *self) {
     fetch(self->streams);
     fetch(self->log);
     fetch(self->queue);
+}
+
+/* Takes the sink's lock; what lets it go, a new reference. NULL: raised. */
+static PyObject *lock_take(Host *self) {
+    fetch_ahead(self);
     PyObject *lock = slot_get(&self->lock_at, self->sink);
     if (lock == NULL)
         return NULL;
-    if (lock != self->lock) {
+    PyObject *enter, *leave;  /* references: whoever waits for the lock may find another one here afterwards */
+    if (lock == self->lock) {
+        enter = Py_NewRef(self->enter);
+        leave = Py_NewRef(self->leave);
+    } else {
         int plain = (PyObject *)Py_TYPE(lock) == rlock_type;
-        PyObject *enter = PyObject_GetAttr(lock, plain ? s_acquire : s___enter__);
-        PyObject *leave = enter == NULL ? NULL : PyObject_GetAttr(lock, plain ? s_release : s___exit__);
+        enter = PyObject_GetAttr(lock, plain ? s_acquire : s___enter__);
+        leave = enter == NULL ? NULL : PyObject_GetAttr(lock, plain ? s_release : s___exit__);
         if (leave == NULL) {
             Py_XDECREF(enter);
             Py_DECREF(lock);
             return NULL;
         }
-        self->plain = plain;
-        Py_XSETREF(self->lock, Py_NewRef(lock));
-        Py_XSETREF(self->enter, enter);
-        Py_XSETREF(self->leave, leave);
+        PyObject *before[] = {self->lock, self->enter, self->leave};
+        self->lock = Py_NewRef(lock);
+        self->enter = Py_NewRef(enter);
+        self->leave = Py_NewRef(leave);
+        for (int at = 0; at < 3; at++)
+            Py_XDECREF(before[at]);
     }
     Py_DECREF(lock);
-    PyObject *leave = Py_NewRef(self->leave);
-    if (done(PyObject_CallNoArgs(self->enter)) < 0)
+    if (done(PyObject_CallNoArgs(enter)) < 0)
         Py_CLEAR(leave);
+    Py_DECREF(enter);
     if (self->log != NULL) {
         fetch((char *)self->log + 64);
         fetch(self->log->segment);
@@ -140,41 +150,45 @@ static PyObject *lock_take(Host *self) {
     return leave;
 }
 
-/* Lets it go, whatever was raised meanwhile. Takes the reference. -1: that raised itself. */
-static int lock_drop(Host *self, PyObject *leave, int failed) {
-    Error error = {NULL, NULL, NULL};
-    if (failed)
-        error = error_take();
-    PyObject *none[] = {Py_None, Py_None, Py_None};
-    int result = done(self->plain ? PyObject_CallNoArgs(leave) : PyObject_Vectorcall(leave, none, 3, NULL));
-    Py_DECREF(leave);
-    if (failed) {
-        if (result < 0)
-            PyErr_Clear();
-        error_put(error);
+/* Lets it go. Takes the reference. `failed`: an exception is set, and the lock hears of it. -1: one is set. */
+static int lock_drop(PyObject *leave, int failed) {
+    /* that of an RLock takes no arguments */
+    int plain = PyCFunction_Check(leave) && (PyObject *)Py_TYPE(PyCFunction_GET_SELF(leave)) == rlock_type;
+    if (!failed) {
+        PyObject *none[] = {Py_None, Py_None, Py_None};
+        int result = done(plain ? PyObject_CallNoArgs(leave) : PyObject_Vectorcall(leave, none, 3, NULL));
+        Py_DECREF(leave);
+        return result;
     }
-    return result;
+    PyObject *error = error_object(), *at = PyException_GetTraceback(error);
+    PyObject *args[] = {(PyObject *)Py_TYPE(error), error, at == NULL ? Py_None : at};
+    int result = done(plain ? PyObject_CallNoArgs(leave) : PyObject_Vectorcall(leave, args, 3, NULL));
+    Py_DECREF(leave);
+    Py_XDECREF(at);
+    if (result < 0)
+        error_during(error);
+    else
+        error_again(error);
+    return -1;
 }
 
 /* The end of a call under the lock: `result` if nothing failed. Takes both. */
-static PyObject *end_of(Host *self, PyObject *leave, PyObject *result, int failed) {
-    if (lock_drop(self, leave, failed) < 0)
-        failed = 1;
-    if (failed)
+static PyObject *end_of(PyObject *leave, PyObject *result, int failed) {
+    if (lock_drop(leave, failed) < 0)
         Py_CLEAR(result);
     return result;
 }
 
 /* The prefix and the name: a new reference. */
 static inline PyObject *named(Host *self, PyObject *name) {
-    if (PyUnicode_GET_LENGTH(self->prefix) == 0)
+    if (PyUnicode_GET_LENGTH(self->prefix) == 0 && PyUnicode_CheckExact(name))
         return Py_NewRef(name);
     return PyUnicode_Concat(self->prefix, name);
 }
 
-/* The lines' name of a stream, borrowed. */
+/* The lines' name of a stream, a new reference. */
 static inline PyObject *stream_of(Host *self, PyObject *stream) {
-    PyObject *found = PyDict_GetItemWithError(self->streams, stream);
+    PyObject *found = Py_XNewRef(PyDict_GetItemWithError(self->streams, stream));
     if (found == NULL && !PyErr_Occurred())
         PyErr_SetObject(PyExc_KeyError, stream);
     return found;

@@ -81,7 +81,7 @@ static PyObject *life(Host *self, PyObject *const *args, Py_ssize_t count, int l
     else if (blocks > 0)
         failed = life_line(self, log_kind, queue_code, method, where, args[0], args[1]) < 0 ||
                  (log_kind == L_ALLOC && born(self, args[0], args[1]) < 0);
-    return end_of(self, leave, Py_NewRef(Py_None), failed);
+    return end_of(leave, Py_NewRef(Py_None), failed);
 }
 
 static PyObject *Host_alloc(Host *self, PyObject *const *args, Py_ssize_t count) {
@@ -126,7 +126,7 @@ static PyObject *Host_plan(Host *self, PyObject *const *args, Py_ssize_t count) 
     Py_ssize_t blocks = failed ? 0 : PyObject_Size(args[1]);
     if (blocks < 0 || (blocks > 0 && decided(self, args[0], args[1], args[2]) < 0))
         failed = 1;
-    return end_of(self, leave, Py_NewRef(Py_None), failed);
+    return end_of(leave, Py_NewRef(Py_None), failed);
 }
 
 #endif

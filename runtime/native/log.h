@@ -166,7 +166,28 @@ static int log_access(LogState *log, PyObject *label, PyObject *by, PyObject *on
 }
 
 /* The line of a call that is out, in the log; NULL without an exception: the log's own code has to do it. */
+static int log_settle(LogState *log, Held *held, int returned);
+
+/* The latest blocking call is settled, if it has returned. Under the lock. */
+static int log_reap(LogState *log) {
+    Held *last = (Held *)log->last;
+    if (last == NULL || !last->returned)
+        return 0;
+    log->last = NULL;
+    int result = log_settle(log, last, 1);
+    Py_DECREF(last);
+    return result;
+}
+
+static PyObject *LogState_reap(LogState *self, PyObject *Py_UNUSED(unused)) {
+    if (log_reap(self) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static Held *log_hold(LogState *log, PyObject *by, PyObject *event) {
+    if (log_reap(log) < 0)
+        return NULL;
     Segment *segment = log_segment(log);
     long long ns;
     if (segment == NULL || log->fault == NULL)
@@ -192,8 +213,10 @@ static Held *log_hold(LogState *log, PyObject *by, PyObject *event) {
         PySet_Discard(log->out, (PyObject *)held);
         error_put(e);
         Py_CLEAR(held);
-    } else
+    } else {
         segment->out++;
+        Py_XSETREF(log->last, Py_NewRef((PyObject *)held));
+    }
 end:
     Py_DECREF(t);
     return held;

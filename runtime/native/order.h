@@ -21,14 +21,15 @@ static int order_line(Host *self, int log_kind, int queue_code, PyObject *method
 /* A call of a stream and an event. */
 static PyObject *on_stream(Host *self, PyObject *const *args, PyObject *method, int log_kind, int queue_code,
                            const char *where) {
-    PyObject *leave = lock_take(self), *event = NULL, *on;
+    PyObject *leave = lock_take(self), *event = NULL, *on = NULL;
     if (leave == NULL)
         return NULL;
     int failed = done(CALL(method, self->host, args[0], args[1])) < 0 || (on = stream_of(self, args[0])) == NULL ||
                  (event = named(self, args[1])) == NULL ||
                  order_line(self, log_kind, queue_code, method, where, on, event, NULL) < 0;
+    Py_XDECREF(on);
     Py_XDECREF(event);
-    return end_of(self, leave, Py_NewRef(Py_None), failed);
+    return end_of(leave, Py_NewRef(Py_None), failed);
 }
 
 static PyObject *Host_record(Host *self, PyObject *const *args, Py_ssize_t count) {
@@ -48,7 +49,7 @@ static PyObject *Host_query(Host *self, PyObject *const *args, Py_ssize_t count)
     int failed = yes < 0 || (event = named(self, args[0])) == NULL ||
                  order_line(self, yes ? L_YES : L_NO, Q_POLL, s_poll, "poll", NULL, event, answer) < 0;
     Py_XDECREF(event);
-    return end_of(self, leave, answer, failed);
+    return end_of(leave, answer, failed);
 }
 
 static PyObject *Host_drop(Host *self, PyObject *const *args, Py_ssize_t count) {
@@ -58,7 +59,7 @@ static PyObject *Host_drop(Host *self, PyObject *const *args, Py_ssize_t count) 
     int failed = done(CALL(s_drop, self->host, args[0])) < 0 || (event = named(self, args[0])) == NULL ||
                  order_line(self, L_DROP, Q_DROP, s_drop, "drop", NULL, event, NULL) < 0;
     Py_XDECREF(event);
-    return end_of(self, leave, Py_NewRef(Py_None), failed);
+    return end_of(leave, Py_NewRef(Py_None), failed);
 }
 
 #endif

@@ -87,6 +87,7 @@ typedef struct {
     PyObject_HEAD
     Py_ssize_t at;
     PyObject *segment;
+    char returned;  /* it has, and is not settled yet (`LogState.last`) */
 } Held;
 
 static int Held_traverse(Held *self, visitproc visit, void *arg) {
@@ -109,6 +110,7 @@ static void Held_dealloc(Held *self) {
 static PyMemberDef Held_members[] = {
     {"at", T_PYSSIZET, offsetof(Held, at), 0, NULL},
     {"segment", T_OBJECT, offsetof(Held, segment), 0, NULL},
+    {"returned", T_BOOL, offsetof(Held, returned), 0, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -131,6 +133,7 @@ typedef struct {
     long long due;
     Py_ssize_t most, before;
     PyObject *now, *lock, *fault, *out, *full;
+    PyObject *last;  /* the latest blocking call, if it may be settled at the next one: a `Held` */
 } LogState;
 
 static int LogState_traverse(LogState *self, visitproc visit, void *arg) {
@@ -140,6 +143,7 @@ static int LogState_traverse(LogState *self, visitproc visit, void *arg) {
     Py_VISIT(self->fault);
     Py_VISIT(self->out);
     Py_VISIT(self->full);
+    Py_VISIT(self->last);
     return 0;
 }
 
@@ -150,6 +154,7 @@ static int LogState_clear(LogState *self) {
     Py_CLEAR(self->fault);
     Py_CLEAR(self->out);
     Py_CLEAR(self->full);
+    Py_CLEAR(self->last);
     return 0;
 }
 
@@ -173,6 +178,13 @@ static PyMemberDef LogState_members[] = {
     {NULL, 0, 0, 0, NULL},
 };
 
+static PyObject *LogState_reap(LogState *self, PyObject *unused);  /* log.h */
+
+static PyMethodDef LogState_methods[] = {
+    {"_reap", (PyCFunction)LogState_reap, METH_NOARGS, "Settles the latest blocking call, if it has returned."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyTypeObject LogStateType = {
     PyVarObject_HEAD_INIT(NULL, 0)
     .tp_name = "kvsan.runtime._lines.LogState",
@@ -184,6 +196,7 @@ static PyTypeObject LogStateType = {
     .tp_traverse = (traverseproc)LogState_traverse,
     .tp_clear = (inquiry)LogState_clear,
     .tp_members = LogState_members,
+    .tp_methods = LogState_methods,
 };
 
 #endif

@@ -22,16 +22,31 @@ static PyObject *sync_around(Host *self, PyObject *event, PyObject *name) {
         int taken = said == NULL ? -1 : PyObject_IsTrue(said);
         Py_XDECREF(said);
         Py_XDECREF(at);
-        if (taken == 0)
+        if (taken < 0)
+            error_during(error);
+        else if (taken == 0)
             error_again(error);
         else {
-            if (taken > 0)
-                result = Py_NewRef(Py_None);
+            result = Py_NewRef(Py_None);
             Py_DECREF(error);
         }
     }
     Py_DECREF(around);
     return result;
+}
+
+/* The end of a call that blocked: `result`, or if that is NULL the `error` it raised, but for what its line raised
+   (`failed`). Takes both. */
+static PyObject *sync_end(PyObject *result, PyObject *error, int failed) {
+    if (failed)
+        Py_CLEAR(result);
+    if (error == NULL)
+        return result;
+    if (failed)
+        error_during(error);
+    else
+        error_again(error);
+    return NULL;
 }
 
 static PyObject *sync_logged(Host *self, PyObject *event, PyObject *name) {
@@ -40,29 +55,27 @@ static PyObject *sync_logged(Host *self, PyObject *event, PyObject *name) {
         return NULL;
     Held *held = log_hold(self->log, self->by, name);
     int failed = held == NULL && PyErr_Occurred() != NULL;
-    if (lock_drop(self, leave, failed) < 0 || failed) {
+    if (lock_drop(leave, failed) < 0 || failed) {
         Py_XDECREF(held);
         return NULL;
     }
     if (held == NULL)
         return sync_around(self, event, name);
     PyObject *result = CALL(s_sync, self->host, event);
-    Error error = {NULL, NULL, NULL};
     int returned = result != NULL;
-    if (!returned)
-        error = error_take();
+    if (returned && self->log->last == (PyObject *)held) {
+        held->returned = 1;  /* settled at the next one: here each look would find cold caches */
+        Py_DECREF(held);
+        fetch_ahead(self);
+        return result;
+    }
+    PyObject *error = returned ? NULL : error_object();
     leave = lock_take(self);
     failed = leave == NULL || log_settle(self->log, held, returned) < 0;
-    if (leave != NULL && lock_drop(self, leave, failed) < 0)
+    if (leave != NULL && lock_drop(leave, failed) < 0)
         failed = 1;
     Py_DECREF(held);
-    if (!returned) {
-        if (failed)
-            PyErr_Clear();
-        error_put(error);
-    } else if (failed)
-        Py_CLEAR(result);
-    return result;
+    return sync_end(result, error, failed);
 }
 
 static PyObject *sync_queued(Host *self, PyObject *event, PyObject *name) {
@@ -76,17 +89,15 @@ static PyObject *sync_queued(Host *self, PyObject *event, PyObject *name) {
         if (held == NULL)
             failed = queue_failed(queue, "blocking") < 0;
     }
-    if (lock_drop(self, leave, failed) < 0 || failed) {
+    if (lock_drop(leave, failed) < 0 || failed) {
         Py_XDECREF(held);
         return NULL;
     }
     PyObject *result = CALL(s_sync, self->host, event);
     if (held == NULL)
         return result;
-    Error error = {NULL, NULL, NULL};
     int returned = result != NULL;
-    if (!returned)
-        error = error_take();
+    PyObject *error = returned ? NULL : error_object();
     on_now = slot_true(&queue->on, queue->recorder);
     failed = on_now < 0;
     if (on_now > 0) {
@@ -100,17 +111,11 @@ static PyObject *sync_queued(Host *self, PyObject *event, PyObject *name) {
             Py_XDECREF(method);
             Py_XDECREF(names);
         }
-        if (leave != NULL && lock_drop(self, leave, failed) < 0)
+        if (leave != NULL && lock_drop(leave, failed) < 0)
             failed = 1;
     }
     Py_DECREF(held);
-    if (!returned) {
-        if (failed)
-            PyErr_Clear();
-        error_put(error);
-    } else if (failed)
-        Py_CLEAR(result);
-    return result;
+    return sync_end(result, error, failed);
 }
 
 static PyObject *Host_sync(Host *self, PyObject *const *args, Py_ssize_t count) {

@@ -421,6 +421,190 @@ def test_a_kernel_that_raises_keeps_its_error(tmp_path: Path) -> None:
         assert log.ops == 1
 
 
+def told(error: BaseException | None) -> list[str]:
+    """An exception and what was handled when it was raised."""
+    chain = []
+    while error is not None:
+        chain.append(repr(error))
+        error = error.__context__
+    return chain
+
+
+class Stumbles(Log):
+    """A sink of which every line fails, while it handles something else."""
+
+    def access(self, *given: Any, **more: Any) -> None:
+        try:
+            raise KeyError("the first")
+        except KeyError:
+            raise ValueError("the second")  # noqa: B904
+
+    record = copy = access  # type: ignore[assignment]
+
+    @contextmanager
+    def blocking(self, event: str, by: str) -> Iterator[None]:  # type: ignore[override]
+        try:
+            yield
+        finally:
+            self.access()
+
+
+@pytest.mark.parametrize("refused", [None, RuntimeError("lost"), DeviceError("refused"), KeyboardInterrupt()], ids=repr)
+def test_what_was_handled_when_a_line_failed(tmp_path: Path, refused: BaseException | None) -> None:
+    """Exceptions have the contexts that they have in Python, and none is lost."""
+
+    def run() -> Any:
+        found = []
+        with Log(tmp_path / "t.kvt") as log:
+            inner, sink = NullDevice(), Stumbles(tmp_path / "u.kvt")
+            device = Traced(inner, sink)
+            device.stream("compute", side=False)
+            host, some = device.host("host"), np.arange(3)
+            calls: list[Callable[[], object]] = [
+                lambda: host.launch("compute", Kernel("k", {"gpu": some})),
+                lambda: host.launch("none", Kernel("k", {"gpu": some})),
+                lambda: host.copy("compute", Copy("c", "gpu", some, "gpu", some + 3)),
+                lambda: host.record("compute", "e"),
+                lambda: host.sync("e"),
+            ]
+            for call in calls:
+                inner.refuse = refused  # type: ignore[assignment]
+                try:
+                    call()
+                except BaseException as raised:
+                    found.append(told(raised))
+                if refused is not None:
+                    refused.__context__ = None
+            assert not log.ops
+        return found
+
+    got, want = both(run)
+    assert got == want
+
+
+class Interrupts:
+    """A lock that a signal comes to, when it is taken for the so many-th time or let go."""
+
+    def __init__(self, taken: int, left: int) -> None:
+        self.taken, self.left, self.heard = taken, left, list[Any]()
+
+    def __enter__(self) -> None:
+        self.taken -= 1
+        if self.taken == 0:
+            raise KeyboardInterrupt("taken")
+
+    def __exit__(self, kind: Any, value: Any, at: Any) -> None:
+        self.heard.append((kind, repr(value), at is not None))
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt("left")
+
+
+@pytest.mark.parametrize("where", ["log", "tee"])
+@pytest.mark.parametrize("refused", [None, RuntimeError("lost")], ids=repr)
+@pytest.mark.parametrize(("taken", "left"), [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (0, 2)])
+def test_a_signal_at_the_lock(tmp_path: Path, where: str, refused: Any, taken: int, left: int) -> None:
+    """It is raised in the engine, whatever else failed, and the lock hears what did."""
+
+    def run() -> Any:
+        found, count = [], 0
+        for call in (lambda: host.record("compute", "e"), lambda: host.sync("e"), lambda: host.query("e")):
+            count += 1
+            with Log(tmp_path / f"{count}.kvt") as log, Log(tmp_path / f"{count}u.kvt") as other:
+                log.record("compute", "e", "host")  # the log is open
+                inner = NullDevice()
+                device = Traced(inner, log if where == "log" else Tee(log, other))
+                device.stream("compute", side=False)
+                host = device.host("host")
+                inner.refuse = refused
+                lock = Interrupts(taken, left)
+                before, log.lock = log.lock, lock  # type: ignore[assignment]
+                try:
+                    found.append(call())
+                except BaseException as raised:
+                    found.append(told(raised))
+                log.lock = before
+                if refused is not None:
+                    refused.__context__ = None
+                found.append(lock.heard if where == "log" else None)
+        return found
+
+    got, want = both(run)
+    assert got == want
+
+
+KINDS_OF_LOCK: list[Callable[[], Any]] = [threading.RLock, type(Recorder().lock)]
+
+
+@pytest.mark.parametrize("kinds", [KINDS_OF_LOCK, KINDS_OF_LOCK[::-1]])
+def test_a_lock_that_is_replaced_in_a_call(tmp_path: Path, kinds: list[Callable[[], Any]]) -> None:
+    """As where the device's code forks: what was taken is let go, and not the new one, whatever its sort."""
+    first, second = (kind() for kind in kinds)
+
+    def run() -> Any:
+        with Log(tmp_path / "t.kvt") as log:
+            inner = NullDevice()
+            device = Traced(inner, log)
+            device.stream("compute", side=False)
+            host = device.host("host")
+            log.lock = first
+
+            def part() -> None:
+                log.lock = second
+                host.record("compute", "e")
+
+            host.launch("compute", Kernel("k", {"gpu": np.arange(3)}, parts=(part,)))
+            free = []
+
+            def look() -> None:
+                for lock in (first, second):
+                    free.append(lock.acquire(False))
+                    if free[-1]:
+                        lock.release()
+
+            thread = threading.Thread(target=look)
+            thread.start()
+            thread.join()
+            return log.ops, free
+
+    assert both(run) == ((2, [True, True]),) * 2
+
+
+class Name(str):
+    __slots__ = ()
+
+
+@pytest.mark.parametrize("name", [Name("e"), None, 3, b"e"], ids=repr)
+def test_names_that_are_no_plain_text(tmp_path: Path, name: Any) -> None:
+    """What a subclass of text names is logged as text; what is none is an error, as it is in Python."""
+
+    def run() -> Any:
+        found: list[Any] = []
+        with Log(tmp_path / "t.kvt") as log:
+            device = Traced(NullDevice(), log)
+            device.stream("compute", side=False)
+            host, some = device.host("host"), np.arange(3)
+            calls: list[Callable[[], object]] = [
+                lambda: host.record("compute", name),
+                lambda: host.query(name),
+                lambda: host.sync(name),
+                lambda: host.drop(name),
+                lambda: host.free(name, some),
+                lambda: host.copy("compute", Copy("c", name, some, "gpu", some)),
+                lambda: host.copy("compute", Copy("c", "gpu", some, name, some)),
+            ]
+            for call in calls:
+                try:
+                    call()
+                except TypeError as error:
+                    found.append(str(error))
+            found += [(type(item), item) for item in log._segment.lines if type(item) is not int or item < 99]
+        return found
+
+    got, want = both(run)
+    assert got == want
+
+
 @pytest.mark.parametrize("call", ["record", "wait", "query", "sync", "drop", "copy", "launch", "alloc", "plan"])
 def test_arguments(tmp_path: Path, call: str) -> None:
     with Log(tmp_path / "t.kvt") as log, pytest.raises(TypeError, match=call):

@@ -549,6 +549,7 @@ class Log(LogState):
 
     def _release(self) -> None:
         """Hands on what waits for no call any more, in order."""
+        self._reap()
         while self._full and not self._full[0].out:
             segment = self._full.popleft()
             self._say_header(whole=False)
@@ -556,6 +557,9 @@ class Log(LogState):
 
     def _give_up(self) -> None:
         """The oldest segment goes, whatever calls are out in it."""
+        self._reap()
+        if not self._full:
+            return
         first = self._full[0]
         for held in [held for held in self._out if held.segment is first]:
             held.nothing(first.lines)
@@ -579,7 +583,7 @@ class Log(LogState):
             part.extra = _extra(part.lines)  # the segment's may be another line's already
             part.words, part.used = segment.words[: segment.used].copy(), segment.used
             for held in list(self._out):
-                if held.segment is segment and held.at < len(part.lines):
+                if held.segment is segment and held.at < len(part.lines) and not held.returned:
                     held.nothing(part.lines)
             self._say_header(whole=False)
             self._work.put(lambda fd: self._write_part(fd, part))
@@ -596,6 +600,7 @@ class Log(LogState):
         with self.lock:
             if self._closed:
                 return
+            self._reap()
             if self._writer is not None:
                 if self._segment.lines:
                     self._before += self._segment.ops

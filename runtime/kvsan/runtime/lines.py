@@ -35,6 +35,9 @@ class LogState:
 
     __slots__ = ()
 
+    def _reap(self) -> None:
+        """Settles the latest blocking call if it has returned: C leaves that to whoever next looks."""
+
 
 class SegmentState:
     """What a piece of the log's ring holds."""
@@ -46,6 +49,8 @@ class HeldState:
     """Where a blocking call's line is."""
 
     __slots__ = ("at", "segment")
+    returned = False
+    """It has returned, and is not settled yet: in C alone."""
 
 
 IN_C: Any = native.load("kvsan.runtime._lines", VERSION)
