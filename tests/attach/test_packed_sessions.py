@@ -61,15 +61,20 @@ def test_hooks_are_called_while_a_line_is_packed(counted: bool, fails: bool) -> 
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_events_end_while_the_ends_of_others_are_put_in(counted: bool) -> None:
+@pytest.mark.parametrize("stays", [True, False])
+def test_events_end_while_the_ends_of_others_are_put_in(counted: bool, stays: bool) -> None:
     with Run("c", 512, beside=True, counted=counted) as run:
         world, recorder = run.world, run.recorder
         assert run.beside is not None
+        kept: list[Any] = []
         for _ in range(3):
 
             def inside() -> None:
                 for _ in range(3):
-                    world.Event().record()
+                    event = world.Event()
+                    event.record()
+                    kept.extend([event] if stays else [])
+                del event
 
             event = world.Event()
             event.record()
@@ -77,6 +82,7 @@ def test_events_end_while_the_ends_of_others_are_put_in(counted: bool) -> None:
             recorder.free("gpu", [Does(inside)])
             del event
             recorder.settle_up()  # its end comes behind the life, which is packed for it
+        kept.clear()
         recorder.settle_up()
         lines = run.beside.arrived
         recorded, ended = ([line[at] for line in lines if line[0] == code] for code, at in ((RECORD, 3), (DROP, 2)))
