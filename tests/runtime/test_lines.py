@@ -421,6 +421,86 @@ def test_a_kernel_that_raises_keeps_its_error(tmp_path: Path) -> None:
         assert log.ops == 1
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_clock_that_makes_lines(tmp_path: Path, seed: int) -> None:
+    """Code of somebody else that runs in the middle of a line has the next segment begun, and fills words of its own."""
+
+    def run() -> Any:
+        rng, armed, count = np.random.default_rng(seed), False, 0
+        many = {size: rng.permutation(2_000)[:size] for size in (3, 700)}
+
+        def clock() -> int:
+            nonlocal armed, count
+            count += 1
+            if armed:
+                armed = False
+                for _ in range(int(rng.integers(4))):
+                    host.free("gpu", many[(3, 700)[rng.integers(2)]])
+            return count
+
+        path = tmp_path / f"{tracing.IN_C is None}.kvt"
+        with Log(path, words=3_000, lines=4, ring=3, clock=clock) as log:
+            device = Traced(NullDevice(), log)
+            device.stream("compute", side=False)
+            device.memory("gpu", (1, 2_000), host=False)
+            host = device.host("host")
+            calls: list[Callable[[], object]] = [
+                lambda: host.launch("compute", Kernel("k", {"gpu": many[700]}, {"gpu": many[3]})),
+                lambda: host.alloc("gpu", many[700]),
+                lambda: host.record("compute", "e"),
+                lambda: host.sync("e"),
+            ]
+            for at in rng.integers(0, 4, 60):
+                armed = True
+                calls[at]()
+        with open_trace(path) as trace:
+            return timeless(list(trace))
+
+    got, want = both(run)
+    assert got == want
+
+
+def test_lines_of_what_the_garbage_collector_ends(tmp_path: Path) -> None:
+    """The line of a blocking call is not put into a segment that was handed on while its own object was made."""
+
+    class Ends:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            gc.disable()
+            for _ in range(5):
+                host.drop("gone")
+            log.flush_now()  # what was handed on is written
+
+    def clock() -> int:
+        nonlocal armed, count
+        count += 1
+        if armed:
+            armed = False
+            Ends()
+            gc.enable()  # and the next object that is made ends it
+        return count
+
+    armed, count, path, before = False, 0, tmp_path / "t.kvt", gc.get_threshold()
+    with Log(path, words=9, lines=4, ring=50, clock=clock) as log:
+        host = Traced(NullDevice(), log).host("host")
+        host.drop("first")
+        gc.disable()
+        gc.set_threshold(1)
+        try:
+            for at in range(3):
+                armed = True
+                host.sync(f"e{at}")
+        finally:
+            gc.set_threshold(*before)
+            gc.enable()
+    with open_trace(path) as trace:
+        ops = list(trace)
+    assert [op.event for op in ops if isinstance(op, Sync)] == ["e0", "e1", "e2"]
+    assert len(ops) > 6
+
+
 def told(error: BaseException | None) -> list[str]:
     """An exception and what was handled when it was raised."""
     chain = []
