@@ -92,9 +92,11 @@ static int log_set(Segment *segment, Py_ssize_t *used, PyObject *pool, PyObject 
             ids_done(&ids);
             return 0;
         }
-        narrow((int32_t *)segment->view.buf + *used, ids.at, ids.count);
-        *used += ids.count;
-        found = PyLong_FromSsize_t(ids.count);
+        if (narrow((int32_t *)segment->view.buf + *used, ids.at, ids.count)) {
+            *used += ids.count;
+            found = PyLong_FromSsize_t(ids.count);
+        } else  /* whole, for the reader to complain of: no id of a pool is as large or negative */
+            found = PyBytes_FromStringAndSize((const char *)ids.at, ids.count * (Py_ssize_t)sizeof(int64_t));
     }
     ids_done(&ids);
     if (found == NULL)

@@ -10,6 +10,7 @@ import gc
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -294,7 +295,19 @@ def test_arrays_that_are_asked(tmp_path: Path, seed: int) -> None:
 
 # ── ids that no pool has ──────────────────────────────────────────────────────────────────────────────────────────────
 
-NONE_OF_A_POOL = [-(1 << 63), -(1 << 40), -5_000, -7, -1, 2_500, 1 << 24, 1 << 31, (1 << 32) + 5, 1 << 61, (1 << 63) - 1]
+NONE_OF_A_POOL = [
+    -(1 << 63),
+    -(1 << 40),
+    -5_000,
+    -7,
+    -1,
+    2_500,
+    1 << 24,
+    1 << 31,
+    (1 << 32) + 5,
+    1 << 61,
+    (1 << 63) - 1,
+]
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -337,6 +350,64 @@ def test_ids_that_no_pool_has(tmp_path: Path, seed: int) -> None:
     assert run(tmp_path / "b.kvt") == want
 
 
+@pytest.mark.parametrize("wrong", [(1 << 32) + 5, -1, -(1 << 32) + 7, 1 << 31])
+def test_many_ids_of_which_one_fits_no_pool(tmp_path: Path, wrong: int) -> None:
+    """In 32 bits it would be another block's."""
+
+    def run() -> Any:
+        path = tmp_path / f"{tracing.IN_C is None}.kvt"
+        with Log(path) as log:
+            device = Traced(NullDevice(), log)
+            device.stream("compute", side=False)
+            device.memory("gpu", (1, 2_000), host=False)
+            host = device.host("host")
+            host.launch("compute", Kernel("good", {"gpu": np.arange(700)}))
+            host.launch("compute", Kernel("bad", {"gpu": np.array([*range(699), wrong])}))
+        with open_trace(path) as trace:
+            reader = iter(trace)
+            next(reader)
+            with pytest.raises(Exception, match="block") as raised:
+                next(reader)
+        return type(raised.value), str(raised.value).replace(str(path), "")
+
+    got, want = both(run)
+    assert got == want
+
+
+def test_lines_after_the_end_are_counted(tmp_path: Path) -> None:
+    def run() -> Any:
+        log = Log(tmp_path / "t.kvt")
+        device = Traced(NullDevice(), log)
+        device.stream("compute", side=False)
+        host = device.host("host")
+        host.record("compute", "e")
+        log.close()
+        found = [log.mark()]
+        for call in (host.drop, host.query, host.sync, host.drop):
+            call("e")
+            found.append(log.mark())
+        return found
+
+    got, want = both(run)
+    assert got == want == [0, 1, 2, 3, 4]
+
+
+def test_hosts_are_garbage_that_is_collected(tmp_path: Path) -> None:
+    """No field of them is cleared, since code may still call them then: what is around them is."""
+    watch = []
+    for sink in (Log(tmp_path / "t.kvt"), ToRecorder(Recorder())):
+        device = Traced(NullDevice(), sink)
+        last: Any = device.host("garbage")
+        device.last = last._host.last = last  # type: ignore[attr-defined]
+        last.drop("e")
+        watch += [weakref.ref(device), weakref.ref(last._host)]
+        if isinstance(sink, Log):
+            sink.close()
+    del sink, device, last
+    gc.collect()
+    assert [one() for one in watch] == [None] * 4
+
+
 # ── what fails in a line ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -356,7 +427,7 @@ class Refuses(Ops):
 @pytest.mark.parametrize("error", [KvsanHazard.__new__(KvsanHazard), OSError("full"), KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("last", range(6))
 def test_a_sink_that_raises(error: BaseException, last: int) -> None:
-    """A hazard goes to the engine where its access is made, what kvsan itself does wrong turns it off."""
+    """A hazard goes to the engine wherever it is raised, what kvsan itself does wrong turns it off."""
 
     def run() -> Any:
         faults = list[str]()
@@ -384,6 +455,9 @@ def test_a_sink_that_raises(error: BaseException, last: int) -> None:
 
     got, want = both(run)
     assert got == want
+    if isinstance(error, KvsanHazard):
+        assert got[0].startswith("raised KvsanHazard")
+        assert got[2:] == (True, None)
 
 
 def test_a_stream_that_nobody_made(tmp_path: Path) -> None:
@@ -423,7 +497,7 @@ def test_a_kernel_that_raises_keeps_its_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_clock_that_makes_lines(tmp_path: Path, seed: int) -> None:
-    """Code of somebody else that runs in the middle of a line has the next segment begun, and fills words of its own."""
+    """Code of somebody else that runs in the middle of a line begins the next segment, and fills words of its own."""
 
     def run() -> Any:
         rng, armed, count = np.random.default_rng(seed), False, 0
@@ -586,10 +660,15 @@ class Interrupts:
 def test_a_signal_at_the_lock(tmp_path: Path, where: str, refused: Any, taken: int, left: int) -> None:
     """It is raised in the engine, whatever else failed, and the lock hears what did."""
 
+    calls: list[Callable[[Any], object]] = [
+        lambda host: host.record("compute", "e"),
+        lambda host: host.sync("e"),
+        lambda host: host.query("e"),
+    ]
+
     def run() -> Any:
-        found, count = [], 0
-        for call in (lambda: host.record("compute", "e"), lambda: host.sync("e"), lambda: host.query("e")):
-            count += 1
+        found: list[object] = []
+        for count, call in enumerate(calls):
             with Log(tmp_path / f"{count}.kvt") as log, Log(tmp_path / f"{count}u.kvt") as other:
                 log.record("compute", "e", "host")  # the log is open
                 inner = NullDevice()
@@ -600,7 +679,7 @@ def test_a_signal_at_the_lock(tmp_path: Path, where: str, refused: Any, taken: i
                 lock = Interrupts(taken, left)
                 before, log.lock = log.lock, lock  # type: ignore[assignment]
                 try:
-                    found.append(call())
+                    found.append(call(host))
                 except BaseException as raised:
                     found.append(told(raised))
                 log.lock = before
@@ -651,6 +730,8 @@ def test_a_lock_that_is_replaced_in_a_call(tmp_path: Path, kinds: list[Callable[
 
 
 class Name(str):
+    """Text, and not quite."""
+
     __slots__ = ()
 
 
@@ -743,7 +824,33 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
 # ── ids on their way to a recorder ────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("ids", [[0], [5, 3], [1, 2, 3], [(1 << 31) - 1, 0], [1 << 31, 0], [-1, 7], list(range(999))])
+def test_no_int64_is_taken_for_an_int32() -> None:
+    """Their bytes are a multiple of 8 long, those of int32s 1 or 5 more; of no id there is nothing."""
+    for count in range(1, 40):
+        for ids in (np.full(count, 4), np.full(count, -1), np.full(count, (4 << 56) + 4), np.arange(count)):
+            assert ids_of(ids.tobytes()).tolist() == ids.tolist()
+            short = ids.astype(np.int32).tobytes() + b"\4"
+            assert len(short) % 8 in (1, 5)
+            assert ids_of(short).tolist() == ids.astype(np.int32).tolist()
+    assert ids_of(b"").tolist() == []
+    assert ids_of(b"\4").tolist() == []
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [0],
+        [5, 3],
+        [1, 2, 3],
+        [(1 << 31) - 1, 0],
+        [1 << 31, 0],
+        [-1],
+        [-1, 7],
+        [(1 << 63) - 1],
+        [-(1 << 63), 0],
+        list(range(999)),
+    ],
+)
 def test_ids_are_the_same_when_they_arrive(ids: list[int]) -> None:
     """Of four bytes each if they fit, else of eight."""
     recorder = Recorder()
