@@ -354,8 +354,10 @@ def test_ids_that_no_pool_has(tmp_path: Path, seed: int) -> None:
 def test_many_ids_of_which_one_fits_no_pool(tmp_path: Path, wrong: int) -> None:
     """In 32 bits it would be another block's."""
 
+    names = iter("ab")
+
     def run() -> Any:
-        path = tmp_path / f"{tracing.IN_C is None}.kvt"
+        path = tmp_path / f"{next(names)}.kvt"
         with Log(path) as log:
             device = Traced(NullDevice(), log)
             device.stream("compute", side=False)
@@ -499,6 +501,8 @@ def test_a_kernel_that_raises_keeps_its_error(tmp_path: Path) -> None:
 def test_a_clock_that_makes_lines(tmp_path: Path, seed: int) -> None:
     """Code of somebody else that runs in the middle of a line begins the next segment, and fills words of its own."""
 
+    names = iter("ab")
+
     def run() -> Any:
         rng, armed, count = np.random.default_rng(seed), False, 0
         many = {size: rng.permutation(2_000)[:size] for size in (3, 700)}
@@ -512,7 +516,7 @@ def test_a_clock_that_makes_lines(tmp_path: Path, seed: int) -> None:
                     host.free("gpu", many[(3, 700)[rng.integers(2)]])
             return count
 
-        path = tmp_path / f"{tracing.IN_C is None}.kvt"
+        path = tmp_path / f"{next(names)}.kvt"
         with Log(path, words=3_000, lines=4, ring=3, clock=clock) as log:
             device = Traced(NullDevice(), log)
             device.stream("compute", side=False)
@@ -536,6 +540,7 @@ def test_a_clock_that_makes_lines(tmp_path: Path, seed: int) -> None:
 
 def test_lines_of_what_the_garbage_collector_ends(tmp_path: Path) -> None:
     """The line of a blocking call is not put into a segment that was handed on while its own object was made."""
+    armed, count, path, before = False, 0, tmp_path / "t.kvt", gc.get_threshold()
 
     class Ends:
         def __init__(self) -> None:
@@ -556,7 +561,6 @@ def test_lines_of_what_the_garbage_collector_ends(tmp_path: Path) -> None:
             gc.enable()  # and the next object that is made ends it
         return count
 
-    armed, count, path, before = False, 0, tmp_path / "t.kvt", gc.get_threshold()
     with Log(path, words=9, lines=4, ring=50, clock=clock) as log:
         host = Traced(NullDevice(), log).host("host")
         host.drop("first")
@@ -593,7 +597,7 @@ class Stumbles(Log):
         except KeyError:
             raise ValueError("the second")  # noqa: B904
 
-    record = copy = access  # type: ignore[assignment]
+    record = copy = access
 
     @contextmanager
     def blocking(self, event: str, by: str) -> Iterator[None]:  # type: ignore[override]
