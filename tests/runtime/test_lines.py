@@ -7,9 +7,12 @@ recorder that works lines off at once or later, and any other sink. With `KVSAN_
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +28,7 @@ from hypothesis import strategies as st
 from kvsan.checker import open_trace
 from kvsan.checker.attach.lines import HELD, SETTLED, SYNC, decoded, encoded, ids_of
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
-from kvsan.checker.watched import ToRecorder
+from kvsan.checker.watched import ToLog, ToRecorder
 from kvsan.model.ops import Op, Stream, Sync
 from kvsan.runtime import lines, plans, tracing
 from kvsan.runtime.binary import Log
@@ -731,6 +734,55 @@ def test_a_lock_that_is_replaced_in_a_call(tmp_path: Path, kinds: list[Callable[
             return log.ops, free
 
     assert both(run) == ((2, [True, True]),) * 2
+
+
+@pytest.mark.parametrize("where", ["log", "recorder"])
+def test_a_child_that_is_forked_in_a_call(tmp_path: Path, where: str) -> None:
+    """Another thread waits for the lock then, and is not in the child, which has a lock of its own and goes on."""
+
+    def run() -> tuple[list[bool], bool]:
+        log, recorder = Log(tmp_path / "t.kvt"), Recorder()
+        sink: Any = ToLog(recorder, log) if where == "log" else ToRecorder(recorder)
+        inner, in_child = NullDevice(), False
+        device = Traced(inner, sink)
+        device.stream("compute", side=False)
+        host, other = device.host("host"), device.host("other")
+        host.record("compute", "e")
+        waiting = threading.Thread(target=lambda: other.record("compute", "o"))
+
+        def fork() -> None:
+            nonlocal in_child
+            waiting.start()
+            time.sleep(0.02)
+            found.append(os.fork())
+            if found[-1] == 0:
+                in_child = True
+                signal.alarm(20)
+                recorder.listen([])
+                host.drop("in the call")
+
+        def looked() -> int:
+            for call in (host.drop, host.query, host.sync):
+                call("e")
+            with sink.lock:
+                return 0
+
+        found: list[int] = []
+        try:
+            host.launch("compute", Kernel("k", {"gpu": np.arange(3)}, parts=(fork,)))
+            status = looked()
+        except BaseException:
+            status = 1
+        if in_child:
+            os._exit(status)
+        waiting.join(10)
+        _, ended = os.waitpid(found[0], 0)
+        log.close()
+        return [status == 0, waiting.is_alive()], ended == 0
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: a fork with threads
+        assert both(run) == (([True, False], True),) * 2
 
 
 class Name(str):
