@@ -68,7 +68,8 @@ static int64_t copy_planned(Host *self, PyObject *name, PyObject *const *pairs) 
         ids_done(&sources);
         return -1;
     }
-    int64_t one = -1, decided = pool_at_once(from, &sources, name), aimed = pool_at_once(to, &targets, name);
+    int64_t one = -1, decided = pool_at_once(from, &sources, name);
+    int64_t aimed = decided < 0 ? -1 : pool_at_once(to, &targets, name);
     if (decided >= 0 && aimed >= 0) {
         one = decided > aimed ? decided : aimed;
         if (one && (pool_any_after(from, &sources, decided ? decided : one) ||

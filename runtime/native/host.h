@@ -37,7 +37,11 @@ static int Host_traverse(Host *self, visitproc visit, void *arg) {
     return 0;
 }
 
-static int Host_clear(Host *self) {
+/* There is no tp_clear: what runs while others are cleared may call a method. Each cycle goes through the dict of the
+   device or of the sink, which is cleared. */
+static void Host_dealloc(Host *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
     Py_CLEAR(self->device);
     Py_CLEAR(self->host);
     Py_CLEAR(self->by);
@@ -52,13 +56,6 @@ static int Host_clear(Host *self) {
     Py_CLEAR(self->lock);
     Py_CLEAR(self->enter);
     Py_CLEAR(self->leave);
-    return 0;
-}
-
-static void Host_dealloc(Host *self) {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    Host_clear(self);
     Py_XDECREF(self->lock_at.name);
     type->tp_free(self);
 }

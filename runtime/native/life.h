@@ -64,7 +64,7 @@ static int born(Host *self, PyObject *name, PyObject *blocks) {
         Py_XDECREF(number);
         return result;
     }
-    int result = pool_alloc_ids(pool, &ids, 2 * line);
+    int result = pool_alloc_ids(pool, &ids, some ? 2 * line : 0);
     ids_done(&ids);
     return result;
 }

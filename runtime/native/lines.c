@@ -64,7 +64,6 @@ static PyTypeObject HostType = {
     .tp_new = Host_new,
     .tp_dealloc = (destructor)Host_dealloc,
     .tp_traverse = (traverseproc)Host_traverse,
-    .tp_clear = (inquiry)Host_clear,
     .tp_methods = Host_methods,
     .tp_members = Host_members,
 };

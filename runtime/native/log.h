@@ -13,12 +13,24 @@
 enum { L_ACCESS, L_RECORD, L_WAIT, L_SYNC, L_SYNC_STREAM, L_SYNC_DEVICE, L_NO, L_YES, L_PUT, L_GET, L_ALLOC, L_FREE,
        L_TOUCH, L_DROP, L_KINDS };  /* binary.py */
 
+/* What time it is, a new int. Before anything else of a line: a clock of somebody's own is code that may make lines, and
+   so may what the garbage collector ends when an object is made. */
+static PyObject *log_time(LogState *log, long long *ns) {
+    if (log->now == NULL) {
+        PyErr_SetString(PyExc_TypeError, "a log without a clock");
+        return NULL;
+    }
+    PyObject *clock = Py_NewRef(log->now), *t = time_now(clock, ns);
+    Py_DECREF(clock);
+    return t;
+}
+
 /* The segment of a log, or NULL with an exception. Borrowed: nobody changes it while a line is made. */
 static Segment *log_segment(LogState *log) {
     PyObject *found = log->segment;
     if (found != NULL && PyObject_TypeCheck(found, &SegmentType)) {
         Segment *segment = (Segment *)found;
-        if (segment->lines != NULL && PyList_CheckExact(segment->lines) && log->now != NULL)
+        if (segment->lines != NULL && PyList_CheckExact(segment->lines))
             return segment;
     }
     PyErr_SetString(PyExc_TypeError, "a log without a segment");
@@ -48,13 +60,13 @@ static inline int log_after(LogState *log, Segment *segment, PyObject *t, long l
 }
 
 static int log_order(LogState *log, int kind, PyObject *by, PyObject *on, PyObject *text) {
-    Segment *segment = log_segment(log);
     long long ns;
-    PyObject *t = segment == NULL ? NULL : time_now(log->now, &ns);
+    PyObject *t = log_time(log, &ns);
     if (t == NULL)
         return -1;
+    Segment *segment = log_segment(log);
     PyObject *items[WIDTH] = {numbers[kind], by, on, text, t};
-    int result = log_items(segment, items, WIDTH);
+    int result = segment == NULL ? -1 : log_items(segment, items, WIDTH);
     if (result == 0)
         result = log_after(log, segment, t, ns);
     Py_DECREF(t);
@@ -80,9 +92,11 @@ static int log_set(Segment *segment, Py_ssize_t *used, PyObject *pool, PyObject 
             ids_done(&ids);
             return 0;
         }
-        narrow((int32_t *)segment->view.buf + *used, ids.at, ids.count);
-        *used += ids.count;
-        found = PyLong_FromSsize_t(ids.count);
+        if (narrow((int32_t *)segment->view.buf + *used, ids.at, ids.count)) {
+            *used += ids.count;
+            found = PyLong_FromSsize_t(ids.count);
+        } else  /* whole, for the reader to complain of: no id of a pool is as large or negative */
+            found = PyBytes_FromStringAndSize((const char *)ids.at, ids.count * (Py_ssize_t)sizeof(int64_t));
     }
     ids_done(&ids);
     if (found == NULL)
@@ -94,37 +108,40 @@ static int log_set(Segment *segment, Py_ssize_t *used, PyObject *pool, PyObject 
 
 /* 1: done; 0: the log's own method has to do it; -1: raised. */
 static int log_life(LogState *log, int kind, PyObject *by, PyObject *pool, PyObject *blocks) {
-    Segment *segment = log_segment(log);
-    if (segment == NULL)
-        return -1;
-    PyObject *set[2];
-    Py_ssize_t used = segment->used, count = 0;
-    int result = log_set(segment, &used, pool, blocks, set, &count);
-    if (result <= 0 || count == 0)
-        return result;
     long long ns;
-    PyObject *t = time_now(log->now, &ns);
-    if (t != NULL) {
+    PyObject *t = log_time(log, &ns), *set[2];
+    if (t == NULL)
+        return -1;
+    Segment *segment = log_segment(log);
+    Py_ssize_t used = segment == NULL ? 0 : segment->used, count = 0;
+    int result = segment == NULL ? -1 : log_set(segment, &used, pool, blocks, set, &count);
+    if (count) {
         PyObject *items[WIDTH] = {numbers[kind], by, pool, set[1], t};
-        result = log_items(segment, items, WIDTH);
-        if (result == 0) {
+        result = log_items(segment, items, WIDTH) < 0 ? -1 : 1;
+        if (result > 0) {
             segment->used = used;
-            result = log_after(log, segment, t, ns);
+            if (log_after(log, segment, t, ns) < 0)
+                result = -1;
         }
-        Py_DECREF(t);
+        Py_DECREF(set[0]);
+        Py_DECREF(set[1]);
     }
-    Py_DECREF(set[0]);
-    Py_DECREF(set[1]);
-    return t == NULL || result < 0 ? -1 : 1;
+    Py_DECREF(t);
+    return result;
 }
 
 /* The same. `reads` and `writes` are dicts, or `reads` NULL: then one pair of pool and ids each. */
 static int log_access(LogState *log, PyObject *label, PyObject *by, PyObject *on, PyObject *reads, PyObject *writes,
                       PyObject *const *pairs, int flags, PyObject *planned, PyObject *step, PyObject *site) {
-    Segment *segment = log_segment(log);
-    if (segment == NULL)
+    long long ns;
+    PyObject *items[START + 4 * SETS], *t = log_time(log, &ns);
+    if (t == NULL)
         return -1;
-    PyObject *items[START + 4 * SETS], *t = NULL;
+    Segment *segment = log_segment(log);
+    if (segment == NULL) {
+        Py_DECREF(t);
+        return -1;
+    }
     Py_ssize_t used = segment->used, count = START, middle = START, at;
     int result = 1;
     for (int side = 0; side < 2 && result > 0; side++) {
@@ -141,31 +158,24 @@ static int log_access(LogState *log, PyObject *label, PyObject *by, PyObject *on
         if (side == 0)
             middle = count;
     }
-    long long ns = 0;
     if (result > 0 && count > START) {
-        t = time_now(log->now, &ns);
-        if (t == NULL)
-            result = -1;
-        else {
-            PyObject *head[START] = {numbers[L_ACCESS], by, on, label, t, numbers[flags], planned, step, site,
-                                     numbers[(middle - START) / 2], numbers[(count - middle) / 2]};
-            memcpy(items, head, sizeof(head));
-            result = log_items(segment, items, count) < 0 ? -1 : 1;
-        }
+        PyObject *head[START] = {numbers[L_ACCESS], by, on, label, t, numbers[flags], planned, step, site,
+                                 numbers[(middle - START) / 2], numbers[(count - middle) / 2]};
+        memcpy(items, head, sizeof(head));
+        result = log_items(segment, items, count) < 0 ? -1 : 1;
         if (result > 0) {
             segment->used = used;
             segment->extra += count - WIDTH;
             if (log_after(log, segment, t, ns) < 0)
                 result = -1;
         }
-        Py_XDECREF(t);
     }
+    Py_DECREF(t);
     for (at = START; at < count; at++)
         Py_DECREF(items[at]);
     return result;
 }
 
-/* The line of a call that is out, in the log; NULL without an exception: the log's own code has to do it. */
 static int log_settle(LogState *log, Held *held, int returned);
 
 /* The latest blocking call is settled, if it has returned. Under the lock. */
@@ -185,24 +195,25 @@ static PyObject *LogState_reap(LogState *self, PyObject *Py_UNUSED(unused)) {
     Py_RETURN_NONE;
 }
 
+/* The line of a call that is out, in the log; NULL without an exception: the log's own code has to do it. */
 static Held *log_hold(LogState *log, PyObject *by, PyObject *event) {
     if (log_reap(log) < 0)
         return NULL;
-    Segment *segment = log_segment(log);
+    if (log->fault != Py_None || log->out == NULL || !PySet_CheckExact(log->out) || held_class == NULL)
+        return NULL;
+    Held *held = (Held *)((PyTypeObject *)held_class)->tp_alloc((PyTypeObject *)held_class, 0);
     long long ns;
-    if (segment == NULL || log->fault == NULL)
+    PyObject *t = held == NULL ? NULL : log_time(log, &ns);
+    if (t == NULL) {
+        Py_XDECREF(held);
         return NULL;
-    if (log->fault != Py_None || !PySet_CheckExact(log->out))
-        return NULL;
-    PyObject *t = time_now(log->now, &ns);
-    if (t == NULL)
-        return NULL;
-    Held *held = NULL;
-    if (log_after(log, segment, t, ns) < 0 || log->fault != Py_None || (segment = log_segment(log)) == NULL)
+    }
+    Segment *segment = log_segment(log);
+    if (segment == NULL || log_after(log, segment, t, ns) < 0 || log->fault != Py_None || log->out == NULL ||
+        (segment = log_segment(log)) == NULL) {
+        Py_CLEAR(held);
         goto end;
-    held = (Held *)((PyTypeObject *)held_class)->tp_alloc((PyTypeObject *)held_class, 0);
-    if (held == NULL)
-        goto end;
+    }
     held->at = PyList_GET_SIZE(segment->lines);
     held->segment = Py_NewRef((PyObject *)segment);
     PyObject *items[WIDTH] = {numbers[L_SYNC], by, Py_None, event, t};
@@ -234,6 +245,10 @@ static int log_settle(LogState *log, Held *held, int returned) {
         return result;
     }
     Segment *segment = (Segment *)found;
+    if (log->out == NULL || log->full == NULL) {
+        PyErr_SetString(PyExc_TypeError, "a log without calls that are out");
+        return -1;
+    }
     if (PySet_Discard(log->out, (PyObject *)held) < 0)
         return -1;
     held->segment = NULL;

@@ -13,6 +13,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *recorder, *failed;
     PyObject *add, *hold;  /* the recorder's methods */
+    PyObject *held;        /* the class of a blocking call's line */
     long long most;
     Slot on, now, size, count, sealed, waiting, beside, index, done, told;
 } Queue;
@@ -22,20 +23,19 @@ static int Queue_traverse(Queue *self, visitproc visit, void *arg) {
     Py_VISIT(self->failed);
     Py_VISIT(self->add);
     Py_VISIT(self->hold);
+    Py_VISIT(self->held);
     return 0;
 }
 
-static int Queue_clear(Queue *self) {
+/* There is no tp_clear: what runs while others are cleared may make a line. Each cycle goes through the dict of the
+   recorder or of the sink, which is cleared. */
+static void Queue_dealloc(Queue *self) {
+    PyObject_GC_UnTrack(self);
     Py_CLEAR(self->recorder);
     Py_CLEAR(self->failed);
     Py_CLEAR(self->add);
     Py_CLEAR(self->hold);
-    return 0;
-}
-
-static void Queue_dealloc(Queue *self) {
-    PyObject_GC_UnTrack(self);
-    Queue_clear(self);
+    Py_CLEAR(self->held);
     Slot *slots[] = {&self->on,      &self->now,    &self->size,  &self->count, &self->sealed,
                      &self->waiting, &self->beside, &self->index, &self->done,  &self->told};
     for (size_t at = 0; at < sizeof(slots) / sizeof(*slots); at++)
@@ -54,6 +54,7 @@ static PyObject *Queue_new(PyTypeObject *type, PyObject *args, PyObject *more) {
         return NULL;
     self->recorder = Py_NewRef(recorder);
     self->failed = Py_NewRef(failed);
+    self->held = Py_NewRef(held);
     self->most = most;
     PyTypeObject *kind = Py_TYPE(recorder), *line = (PyTypeObject *)held;
     if ((self->add = PyObject_GetAttrString(recorder, "add")) == NULL ||
@@ -78,7 +79,6 @@ static PyTypeObject QueueType = {
     .tp_new = Queue_new,
     .tp_dealloc = (destructor)Queue_dealloc,
     .tp_traverse = (traverseproc)Queue_traverse,
-    .tp_clear = (inquiry)Queue_clear,
 };
 
 static int queue_settle_up(Queue *self) { return done(CALL(s_settle_up, self->recorder)); }
@@ -184,11 +184,13 @@ static int keep(PyObject **sets, PyObject *pool, PyObject *given, Py_ssize_t *si
     PyObject *some = bytes_of(given, other);
     if (some == NULL)
         return PyErr_Occurred() ? -1 : 0;
+    Py_INCREF(pool);
     *size += PyBytes_GET_SIZE(some);
     if (*sets == NULL)
         *sets = PyDict_New();
     int result = *sets == NULL ? -1 : PyDict_SetItem(*sets, pool, some);
     Py_DECREF(some);
+    Py_DECREF(pool);
     return result;
 }
 
@@ -231,7 +233,7 @@ static int queue_access(Queue *self, PyObject *label, PyObject *by, PyObject *on
                 result = queue_add(self, line_of(items, 12, queue_time(self)));
             if (result == 0) {
                 waiting = slot_number(&self->size, self->recorder);
-                result = waiting > self->most ? queue_settle_up(self) : 0;
+                result = PyErr_Occurred() ? -1 : waiting > self->most ? queue_settle_up(self) : 0;
             }
         }
     }
@@ -255,7 +257,7 @@ static PyObject *queue_hold(Queue *self, PyObject *by, PyObject *event) {
 
 /* The call has returned, under the lock: `Core.settle`. 1: done; 0: the recorder has to do it; -1: raised. */
 static int queue_settled(Queue *self, PyObject *held) {
-    if (!slot_holds(&self->done) || !slot_holds(&self->told))
+    if (!slot_holds(&self->done) || !slot_holds(&self->told) || (PyObject *)Py_TYPE(held) != self->held)
         return 0;
     PyObject *told = AT(&self->told, held, PyObject *), *beside;
     if (told != Py_False) {  /* a process beside was told that it is out: it hears the rest too */

@@ -21,7 +21,7 @@ static int slot_find(Slot *slot, PyTypeObject *type, const char *name) {
         PyErr_Clear();
         return 0;
     }
-    if (Py_TYPE(found) == &PyMemberDescr_Type) {
+    if (Py_TYPE(found) == &PyMemberDescr_Type && PyType_IsSubtype(type, PyDescr_TYPE(found))) {
         PyMemberDef *member = ((PyMemberDescrObject *)found)->d_member;
         int kind = member->type;
         if (kind == T_OBJECT || kind == T_OBJECT_EX || kind == T_PYSSIZET || kind == T_LONGLONG || kind == T_BOOL) {

@@ -25,7 +25,7 @@ def main() -> None:
         print(junit(*sys.argv[2:]))
         return
     rows = [json.loads(line) for line in Path(sys.argv[1]).read_text(encoding="utf-8").splitlines()]
-    bad = [str(row.get("run")) for row in rows if row.get("failed")]
+    bad = [str(row.get("run")) for row in rows if row.get("failed") or row.get("as_it_must_be") is False]
     print(f"{len(rows)} results, {len(bad)} failed: {', '.join(bad) or 'none'}")
 
 

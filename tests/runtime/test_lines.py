@@ -7,9 +7,13 @@ recorder that works lines off at once or later, and any other sink. With `KVSAN_
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import sys
 import threading
 import time
+import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +28,7 @@ from hypothesis import strategies as st
 from kvsan.checker import open_trace
 from kvsan.checker.attach.lines import HELD, SETTLED, SYNC, decoded, encoded, ids_of
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
-from kvsan.checker.watched import ToRecorder
+from kvsan.checker.watched import ToLog, ToRecorder
 from kvsan.model.ops import Op, Stream, Sync
 from kvsan.runtime import lines, plans, tracing
 from kvsan.runtime.binary import Log
@@ -294,7 +298,19 @@ def test_arrays_that_are_asked(tmp_path: Path, seed: int) -> None:
 
 # ── ids that no pool has ──────────────────────────────────────────────────────────────────────────────────────────────
 
-NONE_OF_A_POOL = [-(1 << 63), -(1 << 40), -5_000, -7, -1, 2_500, 1 << 24, 1 << 31, (1 << 32) + 5, 1 << 61, (1 << 63) - 1]
+NONE_OF_A_POOL = [
+    -(1 << 63),
+    -(1 << 40),
+    -5_000,
+    -7,
+    -1,
+    2_500,
+    1 << 24,
+    1 << 31,
+    (1 << 32) + 5,
+    1 << 61,
+    (1 << 63) - 1,
+]
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -337,6 +353,66 @@ def test_ids_that_no_pool_has(tmp_path: Path, seed: int) -> None:
     assert run(tmp_path / "b.kvt") == want
 
 
+@pytest.mark.parametrize("wrong", [(1 << 32) + 5, -1, -(1 << 32) + 7, 1 << 31])
+def test_many_ids_of_which_one_fits_no_pool(tmp_path: Path, wrong: int) -> None:
+    """In 32 bits it would be another block's."""
+
+    names = iter("ab")
+
+    def run() -> Any:
+        path = tmp_path / f"{next(names)}.kvt"
+        with Log(path) as log:
+            device = Traced(NullDevice(), log)
+            device.stream("compute", side=False)
+            device.memory("gpu", (1, 2_000), host=False)
+            host = device.host("host")
+            host.launch("compute", Kernel("good", {"gpu": np.arange(700)}))
+            host.launch("compute", Kernel("bad", {"gpu": np.array([*range(699), wrong])}))
+        with open_trace(path) as trace:
+            reader = iter(trace)
+            next(reader)
+            with pytest.raises(Exception, match="block") as raised:
+                next(reader)
+        return type(raised.value), str(raised.value).replace(str(path), "")
+
+    got, want = both(run)
+    assert got == want
+
+
+def test_lines_after_the_end_are_counted(tmp_path: Path) -> None:
+    def run() -> Any:
+        log = Log(tmp_path / "t.kvt")
+        device = Traced(NullDevice(), log)
+        device.stream("compute", side=False)
+        host = device.host("host")
+        host.record("compute", "e")
+        log.close()
+        found = [log.mark()]
+        for call in (host.drop, host.query, host.sync, host.drop):
+            call("e")
+            found.append(log.mark())
+        return found
+
+    got, want = both(run)
+    assert got == want == [0, 1, 2, 3, 4]
+
+
+def test_hosts_are_garbage_that_is_collected(tmp_path: Path) -> None:
+    """No field of them is cleared, since code may still call them then: what is around them is."""
+    watch = []
+    for sink in (Log(tmp_path / "t.kvt"), ToRecorder(Recorder())):
+        device = Traced(NullDevice(), sink)
+        last: Any = device.host("garbage")
+        device.last = last._host.last = last  # type: ignore[attr-defined]
+        last.drop("e")
+        watch += [weakref.ref(device), weakref.ref(last._host)]
+        if isinstance(sink, Log):
+            sink.close()
+    del sink, device, last
+    gc.collect()
+    assert [one() for one in watch] == [None] * 4
+
+
 # ── what fails in a line ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -356,7 +432,7 @@ class Refuses(Ops):
 @pytest.mark.parametrize("error", [KvsanHazard.__new__(KvsanHazard), OSError("full"), KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("last", range(6))
 def test_a_sink_that_raises(error: BaseException, last: int) -> None:
-    """A hazard goes to the engine where its access is made, what kvsan itself does wrong turns it off."""
+    """A hazard goes to the engine wherever it is raised, what kvsan itself does wrong turns it off."""
 
     def run() -> Any:
         faults = list[str]()
@@ -384,6 +460,9 @@ def test_a_sink_that_raises(error: BaseException, last: int) -> None:
 
     got, want = both(run)
     assert got == want
+    if isinstance(error, KvsanHazard):
+        assert got[0].startswith("raised KvsanHazard")
+        assert got[2:] == (True, None)
 
 
 def test_a_stream_that_nobody_made(tmp_path: Path) -> None:
@@ -421,6 +500,88 @@ def test_a_kernel_that_raises_keeps_its_error(tmp_path: Path) -> None:
         assert log.ops == 1
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_clock_that_makes_lines(tmp_path: Path, seed: int) -> None:
+    """Code of somebody else that runs in the middle of a line begins the next segment, and fills words of its own."""
+
+    names = iter("ab")
+
+    def run() -> Any:
+        rng, armed, count = np.random.default_rng(seed), False, 0
+        many = {size: rng.permutation(2_000)[:size] for size in (3, 700)}
+
+        def clock() -> int:
+            nonlocal armed, count
+            count += 1
+            if armed:
+                armed = False
+                for _ in range(int(rng.integers(4))):
+                    host.free("gpu", many[(3, 700)[rng.integers(2)]])
+            return count
+
+        path = tmp_path / f"{next(names)}.kvt"
+        with Log(path, words=3_000, lines=4, ring=3, clock=clock) as log:
+            device = Traced(NullDevice(), log)
+            device.stream("compute", side=False)
+            device.memory("gpu", (1, 2_000), host=False)
+            host = device.host("host")
+            calls: list[Callable[[], object]] = [
+                lambda: host.launch("compute", Kernel("k", {"gpu": many[700]}, {"gpu": many[3]})),
+                lambda: host.alloc("gpu", many[700]),
+                lambda: host.record("compute", "e"),
+                lambda: host.sync("e"),
+            ]
+            for at in rng.integers(0, 4, 60):
+                armed = True
+                calls[at]()
+        with open_trace(path) as trace:
+            return timeless(list(trace))
+
+    got, want = both(run)
+    assert got == want
+
+
+def test_lines_of_what_the_garbage_collector_ends(tmp_path: Path) -> None:
+    """The line of a blocking call is not put into a segment that was handed on while its own object was made."""
+    armed, count, path, before = False, 0, tmp_path / "t.kvt", gc.get_threshold()
+
+    class Ends:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            gc.disable()
+            for _ in range(5):
+                host.drop("gone")
+            log.flush_now()  # what was handed on is written
+
+    def clock() -> int:
+        nonlocal armed, count
+        count += 1
+        if armed:
+            armed = False
+            Ends()
+            gc.enable()  # and the next object that is made ends it
+        return count
+
+    with Log(path, words=9, lines=4, ring=50, clock=clock) as log:
+        host = Traced(NullDevice(), log).host("host")
+        host.drop("first")
+        gc.disable()
+        gc.set_threshold(1)
+        try:
+            for at in range(3):
+                armed = True
+                host.sync(f"e{at}")
+        finally:
+            gc.set_threshold(*before)
+            gc.enable()
+    with open_trace(path) as trace:
+        ops = list(trace)
+    assert [op.event for op in ops if isinstance(op, Sync)] == ["e0", "e1", "e2"]
+    assert len(ops) > 6
+
+
 def told(error: BaseException | None) -> list[str]:
     """An exception and what was handled when it was raised."""
     chain = []
@@ -439,7 +600,7 @@ class Stumbles(Log):
         except KeyError:
             raise ValueError("the second")  # noqa: B904
 
-    record = copy = access  # type: ignore[assignment]
+    record = copy = access
 
     @contextmanager
     def blocking(self, event: str, by: str) -> Iterator[None]:  # type: ignore[override]
@@ -500,16 +661,47 @@ class Interrupts:
             raise KeyboardInterrupt("left")
 
 
+def test_a_blocking_call_that_returned_is_settled_by_whoever_looks_next(tmp_path: Path) -> None:
+    """The next blocking call, a segment that is handed on, the end. Its line counts in each case."""
+
+    def run() -> Any:
+        seen = []
+        for after in (0, 1, 3 * 4):  # lines that come after it; a segment has four
+            path = tmp_path / f"{after}.kvt"
+            with Log(path, lines=4) as log:
+                device = Traced(NullDevice(), log)
+                device.stream("compute", side=False)
+                host = device.host("host")
+                host.record("compute", "e")
+                host.sync("e")
+                for number in range(after):
+                    host.sync("e") if number % 2 else host.record("compute", f"e{number}")
+            with open_trace(str(path)) as trace:
+                seen.append([(type(op).__name__, getattr(op, "event", None)) for op in trace])
+            assert not log.lost
+        return seen
+
+    got, want = both(run)
+    assert got == want
+    assert got[0] == [("Record", "e"), ("Sync", "e")]
+
+
 @pytest.mark.parametrize("where", ["log", "tee"])
 @pytest.mark.parametrize("refused", [None, RuntimeError("lost")], ids=repr)
 @pytest.mark.parametrize(("taken", "left"), [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (0, 2)])
 def test_a_signal_at_the_lock(tmp_path: Path, where: str, refused: Any, taken: int, left: int) -> None:
     """It is raised in the engine, whatever else failed, and the lock hears what did."""
 
+    calls: list[Callable[[Any], object]] = [
+        lambda host: host.record("compute", "e"),
+        lambda host: host.query("e"),
+    ]
+    if where == "tee" or refused is not None:  # C takes the log's lock once for a blocking call that returns
+        calls.append(lambda host: host.sync("e"))
+
     def run() -> Any:
-        found, count = [], 0
-        for call in (lambda: host.record("compute", "e"), lambda: host.sync("e"), lambda: host.query("e")):
-            count += 1
+        found: list[object] = []
+        for count, call in enumerate(calls):
             with Log(tmp_path / f"{count}.kvt") as log, Log(tmp_path / f"{count}u.kvt") as other:
                 log.record("compute", "e", "host")  # the log is open
                 inner = NullDevice()
@@ -520,7 +712,7 @@ def test_a_signal_at_the_lock(tmp_path: Path, where: str, refused: Any, taken: i
                 lock = Interrupts(taken, left)
                 before, log.lock = log.lock, lock  # type: ignore[assignment]
                 try:
-                    found.append(call())
+                    found.append(call(host))
                 except BaseException as raised:
                     found.append(told(raised))
                 log.lock = before
@@ -570,7 +762,58 @@ def test_a_lock_that_is_replaced_in_a_call(tmp_path: Path, kinds: list[Callable[
     assert both(run) == ((2, [True, True]),) * 2
 
 
+@pytest.mark.parametrize("where", ["log", "recorder"])
+def test_a_child_that_is_forked_in_a_call(tmp_path: Path, where: str) -> None:
+    """Another thread waits for the lock then, and is not in the child, which has a lock of its own and goes on."""
+
+    def run() -> tuple[list[bool], bool]:
+        log, recorder = Log(tmp_path / "t.kvt"), Recorder()
+        sink: Any = ToLog(recorder, log) if where == "log" else ToRecorder(recorder)
+        inner, in_child = NullDevice(), False
+        device = Traced(inner, sink)
+        device.stream("compute", side=False)
+        host, other = device.host("host"), device.host("other")
+        host.record("compute", "e")
+        waiting = threading.Thread(target=lambda: other.record("compute", "o"))
+
+        def fork() -> None:
+            nonlocal in_child
+            waiting.start()
+            time.sleep(0.02)
+            found.append(os.fork())
+            if found[-1] == 0:
+                in_child = True
+                signal.alarm(20)
+                recorder.listen([])
+                host.drop("in the call")
+
+        def looked() -> int:
+            for call in (host.drop, host.query, host.sync):
+                call("e")
+            with sink.lock:
+                return 0
+
+        found: list[int] = []
+        try:
+            host.launch("compute", Kernel("k", {"gpu": np.arange(3)}, parts=(fork,)))
+            status = looked()
+        except BaseException:
+            status = 1
+        if in_child:
+            os._exit(status)
+        waiting.join(10)
+        _, ended = os.waitpid(found[0], 0)
+        log.close()
+        return [status == 0, waiting.is_alive()], ended == 0
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: a fork with threads
+        assert both(run) == (([True, False], True),) * 2
+
+
 class Name(str):
+    """Text, and not quite."""
+
     __slots__ = ()
 
 
@@ -663,7 +906,33 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
 # ── ids on their way to a recorder ────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("ids", [[0], [5, 3], [1, 2, 3], [(1 << 31) - 1, 0], [1 << 31, 0], [-1, 7], list(range(999))])
+def test_no_int64_is_taken_for_an_int32() -> None:
+    """Their bytes are a multiple of 8 long, those of int32s 1 or 5 more; of no id there is nothing."""
+    for count in range(1, 40):
+        for ids in (np.full(count, 4), np.full(count, -1), np.full(count, (4 << 56) + 4), np.arange(count)):
+            assert ids_of(ids.tobytes()).tolist() == ids.tolist()
+            short = ids.astype(np.int32).tobytes() + b"\4"
+            assert len(short) % 8 in (1, 5)
+            assert ids_of(short).tolist() == ids.astype(np.int32).tolist()
+    assert ids_of(b"").tolist() == []
+    assert ids_of(b"\4").tolist() == []
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [0],
+        [5, 3],
+        [1, 2, 3],
+        [(1 << 31) - 1, 0],
+        [1 << 31, 0],
+        [-1],
+        [-1, 7],
+        [(1 << 63) - 1],
+        [-(1 << 63), 0],
+        list(range(999)),
+    ],
+)
 def test_ids_are_the_same_when_they_arrive(ids: list[int]) -> None:
     """Of four bytes each if they fit, else of eight."""
     recorder = Recorder()

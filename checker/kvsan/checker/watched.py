@@ -52,7 +52,7 @@ class ToRecorder:
 
     def _failed(self, where: str, error: BaseException) -> None:
         """A line that the extension made has failed: as in the methods here."""
-        if not isinstance(error, Exception) or (isinstance(error, KvsanHazard) and where in ("access", "blocking")):
+        if not isinstance(error, Exception) or isinstance(error, KvsanHazard):
             raise error
         self._recorder.fault(where, error)
 
@@ -105,6 +105,8 @@ class ToRecorder:
         if recorder.on:
             try:
                 recorder.add((POLL, by, event, done, recorder.now()))
+            except KvsanHazard:
+                raise
             except Exception as error:
                 recorder.fault("poll", error)
 
@@ -119,6 +121,8 @@ def _of_two(recorder: Recorder, code: int) -> Callable[[str, str, str], None]:
         if recorder.on:
             try:
                 recorder.add((code, by, on, event, recorder.now()))
+            except KvsanHazard:
+                raise
             except Exception as error:
                 recorder.fault(said((code,)), error)
 
@@ -132,6 +136,8 @@ def _of_one(recorder: Recorder, code: int) -> Callable[[str, str], None]:
         if recorder.on:
             try:
                 recorder.add((code, by, name, recorder.now()))
+            except KvsanHazard:
+                raise
             except Exception as error:
                 recorder.fault(said((code,)), error)
 
@@ -145,6 +151,8 @@ def _of_ids(recorder: Recorder, code: int) -> Callable[[str, Ids, str], None]:
         if recorder.on:
             try:
                 recorder.add_life(code, pool, blocks, by)
+            except KvsanHazard:
+                raise
             except Exception as error:
                 recorder.fault(said((code,)), error)
 

@@ -606,6 +606,7 @@ class Log(LogState):
                     self._before += self._segment.ops
                     self._full.append(self._segment)
                     self._segment = Segment(self._size)
+                    self._add = self._segment.lines.extend
                 while self._full:
                     self._give_up()
                 self._dirty = True
@@ -738,6 +739,10 @@ def _pack(line: list[Any], segment: Segment, used: int, sets: Sets) -> int:
         if used > segment.size:
             raise ValueError("no room")
         segment.words[start:used] = words
+        if not runs and words.dtype != segment.words.dtype and (segment.words[start:used] != words).any():
+            line += pool, words.astype(np.int64).tobytes()  # whole, for the reader to complain of: they fit no pool
+            used = start
+            continue
         line += pool, -count if runs else count
     return used
 
