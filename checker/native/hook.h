@@ -6,7 +6,8 @@
 
 #include "common.h"
 #include "here.h"
-#include "names.h"
+#include "events.h"
+#include "streams.h"
 #include "state.h"
 
 typedef struct {

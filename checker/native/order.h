@@ -1,4 +1,4 @@
-/* Records, waits, queries and event syncs (`torch/calls.py`), and the tensor methods that mostly are none (`copies.py`).
+/* Records, waits, queries and event syncs (`torch/calls.py`), and replays of graphs that touch nothing (`graphs.py`).
 
    A call that does not block is made and logged under the lock; `busy` says meanwhile that calls inside it are part of
    it. A call that blocks has its line at its entry, and no lock. */
@@ -385,42 +385,6 @@ FUNCTION(hook_replay)
     Py_DECREF(kept);
     self->counter->count++;
     return hook_original(self, args, count, kwnames);
-}
-
-/* ── tensor methods: `more` is the list of registered pools, or a pair of it and what the method looks for ────────── */
-
-/* `target.copy_(source, non_blocking)`: without a registered pool one that does not block is none of ours */
-FUNCTION(hook_copy)
-{
-    Hook *self = (Hook *)callable;
-    Py_ssize_t given = PyVectorcall_NARGS(count);
-    if (PASSES(self))
-        return hook_original(self, args, count, kwnames);
-    if (PyList_GET_SIZE(self->more) == 0) {
-        if (kwnames == NULL && given == 3 && args[2] == Py_True)
-            return hook_original(self, args, count, kwnames);
-        if (kwnames != NULL && given == 2 && PyTuple_GET_SIZE(kwnames) == 1 && args[2] == Py_True &&
-            PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, 0), s_non_blocking) == 0)
-            return hook_original(self, args, count, kwnames);
-    }
-    return hook_slow(self, args, count, kwnames);
-}
-
-/* `tensor.to(…)`: the same; nor does a change of type alone */
-FUNCTION(hook_to)
-{
-    Hook *self = (Hook *)callable;
-    Py_ssize_t given = PyVectorcall_NARGS(count), i;
-    if (PASSES(self))
-        return hook_original(self, args, count, kwnames);
-    if (PyList_GET_SIZE(PyTuple_GET_ITEM(self->more, 0)) == 0) {
-        if (kwnames == NULL && given == 2 && (PyObject *)Py_TYPE(args[1]) == PyTuple_GET_ITEM(self->more, 1))
-            return hook_original(self, args, count, kwnames);
-        for (i = 0; kwnames != NULL && i < PyTuple_GET_SIZE(kwnames); i++)
-            if (args[given + i] == Py_True && PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, i), s_non_blocking) == 0)
-                return hook_original(self, args, count, kwnames);
-    }
-    return hook_slow(self, args, count, kwnames);
 }
 
 #endif

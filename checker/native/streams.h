@@ -1,0 +1,226 @@
+/* Which stream is which, the usual way (`torch/calls.py`): a stream carries its name, and that of the current one is known by
+   device and handle. What is not usual is asked of Python. */
+
+#ifndef KVSAN_STREAMS_H
+#define KVSAN_STREAMS_H
+
+#include "recorder.h"
+
+#define MET 4
+
+/* Names of streams for one `Calls`. `device` and `handle` are PyTorch's own, `meet` is asked for a (device, handle) that
+   was not met before and says `None` if that does not settle it, `other` is asked for all else. */
+typedef struct {
+    PyObject_HEAD
+    State *state;
+    PyObject *device, *handle, *meet, *other;
+    struct {
+        long device;
+        long long handle;
+        PyObject *name;
+        Text text;
+    } met[MET];
+    struct {
+        PyObject *stream;
+        Text text;
+    } given[MET]; /* streams that carry their name */
+    int next, next_given;
+    Py_ssize_t gone; /* `streams_gone` when they were met */
+} Namer;
+
+static PyObject *namer_other(Namer *self, PyObject *stream)
+{
+    return PyObject_CallOneArg(self->other, stream);
+}
+
+/* What was met is not known any more: a stream was destroyed. */
+static void namer_forget(Namer *self)
+{
+    int i;
+    self->gone = self->state->gone;
+    for (i = 0; i < MET; i++) {
+        Py_CLEAR(self->met[i].name);
+        Py_CLEAR(self->given[i].stream);
+    }
+}
+
+/* The current stream's place in `met`. -1 if it has none: `name` is its name then, a new reference, or NULL with an
+   error, or NULL without one if it is not to be had here. */
+static int namer_met(Namer *self, PyObject **name)
+{
+    PyObject *device, *handle, *key;
+    Py_ssize_t gone;
+    long at;
+    long long which;
+    int i;
+    *name = NULL;
+    if (self->device == Py_None || (device = PyObject_CallNoArgs(self->device)) == NULL)
+        return -1;
+    if ((handle = PyObject_CallOneArg(self->handle, device)) == NULL) {
+        Py_DECREF(device);
+        return -1;
+    }
+    at = PyLong_AsLong(device);
+    which = (long long)PyLong_AsUnsignedLongLongMask(handle);
+    i = -1;
+    if (PyErr_Occurred())
+        goto done;
+    if (self->gone != self->state->gone)
+        namer_forget(self);
+    for (i = MET - 1; i >= 0; i--)
+        if (self->met[i].name != NULL && self->met[i].handle == which && self->met[i].device == at)
+            goto done;
+    gone = self->state->gone;
+    if ((key = PyTuple_Pack(2, device, handle)) != NULL) {
+        *name = PyObject_CallOneArg(self->meet, key);
+        Py_DECREF(key);
+    }
+    if (*name == Py_None)
+        Py_CLEAR(*name);
+    if (*name != NULL && gone == self->state->gone && gone == self->gone) { /* nothing was destroyed meanwhile */
+        self->met[self->next].device = at;
+        self->met[self->next].handle = which;
+        text_of(&self->met[self->next].text, *name);
+        Py_XSETREF(self->met[self->next].name, Py_NewRef(*name));
+        self->next = (self->next + 1) % MET;
+    }
+done:
+    Py_DECREF(device);
+    Py_DECREF(handle);
+    return i;
+}
+
+/* The name of the current stream, a new reference; NULL without an error if that is not to be had here. */
+static PyObject *namer_current(Namer *self)
+{
+    PyObject *name;
+    int at = namer_met(self, &name);
+    return at < 0 ? name : Py_NewRef(self->met[at].name);
+}
+
+/* The name that the stream carries, a new reference; NULL without an error if it carries none. */
+static PyObject *namer_kept(Namer *self, PyObject *stream)
+{
+    PyObject *kept = look_up(stream, s__kvsan_name), *name = NULL;
+    if (kept != NULL && PyTuple_CheckExact(kept) && PyTuple_GET_SIZE(kept) == 3 &&
+        PyTuple_GET_ITEM(kept, 0) == (PyObject *)self->state && PyLong_CheckExact(PyTuple_GET_ITEM(kept, 1)) &&
+        PyLong_AsSsize_t(PyTuple_GET_ITEM(kept, 1)) == self->state->gone)
+        name = Py_NewRef(PyTuple_GET_ITEM(kept, 2));
+    Py_XDECREF(kept);
+    return name;
+}
+
+/* The name of a stream, of the current one for NULL or `None`; a new reference. */
+static PyObject *namer_name(Namer *self, PyObject *stream)
+{
+    int current = stream == NULL || stream == Py_None;
+    PyObject *name = current ? namer_current(self) : namer_kept(self, stream);
+    if (name != NULL || PyErr_Occurred())
+        return name;
+    return namer_other(self, current ? Py_None : stream);
+}
+
+/* The same in place. 0, or -1 with an error. */
+static int namer_text(Namer *self, PyObject *stream, Text *text)
+{
+    PyObject *name;
+    int i;
+    if (stream == NULL || stream == Py_None) {
+        if ((i = namer_met(self, &name)) >= 0) {
+            *text = self->met[i].text;
+            return 0;
+        }
+        if (name == NULL && !PyErr_Occurred())
+            name = namer_other(self, Py_None);
+    } else {
+        if (self->gone != self->state->gone)
+            namer_forget(self);
+        for (i = 0; i < MET; i++)
+            if (self->given[i].stream == stream) {
+                *text = self->given[i].text;
+                return 0;
+            }
+        if ((name = namer_kept(self, stream)) != NULL && self->gone == self->state->gone) {
+            i = self->next_given;
+            self->next_given = (i + 1) % MET;
+            text_of(&self->given[i].text, name);
+            Py_XSETREF(self->given[i].stream, Py_NewRef(stream));
+        } else if (name == NULL && !PyErr_Occurred())
+            name = namer_other(self, stream);
+    }
+    if (name == NULL)
+        return -1;
+    text_of(text, name);
+    Py_DECREF(name);
+    return 0;
+}
+
+static PyObject *Namer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    PyObject *state, *device, *handle, *meet, *other;
+    Namer *self;
+    (void)kwargs;
+    if (!PyArg_ParseTuple(args, "O!OOOO:Namer", &StateType, &state, &device, &handle, &meet, &other))
+        return NULL;
+    if ((self = (Namer *)type->tp_alloc(type, 0)) != NULL) {
+        self->state = (State *)Py_NewRef(state);
+        self->device = Py_NewRef(device);
+        self->handle = Py_NewRef(handle);
+        self->meet = Py_NewRef(meet);
+        self->other = Py_NewRef(other);
+        self->gone = self->state->gone;
+    }
+    return (PyObject *)self;
+}
+
+static PyObject *Namer_name(Namer *self, PyObject *stream)
+{
+    return namer_name(self, stream);
+}
+
+static int Namer_traverse(Namer *self, visitproc visit, void *arg)
+{
+    int i;
+    Py_VISIT(self->state);
+    Py_VISIT(self->device);
+    Py_VISIT(self->handle);
+    Py_VISIT(self->meet);
+    Py_VISIT(self->other);
+    for (i = 0; i < MET; i++)
+        Py_VISIT(self->given[i].stream);
+    return 0;
+}
+
+static void Namer_dealloc(Namer *self)
+{
+    int i;
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(self->state);
+    Py_CLEAR(self->device);
+    Py_CLEAR(self->handle);
+    Py_CLEAR(self->meet);
+    Py_CLEAR(self->other);
+    for (i = 0; i < MET; i++) {
+        Py_CLEAR(self->met[i].name);
+        Py_CLEAR(self->given[i].stream);
+    }
+    Py_TYPE(self)->tp_free((PyObject *)self);
+}
+
+static PyMethodDef Namer_methods[] = {
+    {"name", (PyCFunction)Namer_name, METH_O, "The name of a stream, of the current one for `None`."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyTypeObject NamerType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "kvsan.checker.attach._hot.Namer",
+    .tp_doc = "Names of streams.",
+    .tp_basicsize = sizeof(Namer),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_new = Namer_new,
+    .tp_dealloc = (destructor)Namer_dealloc,
+    .tp_traverse = (traverseproc)Namer_traverse,
+    .tp_methods = Namer_methods,
+};
+
+#endif
