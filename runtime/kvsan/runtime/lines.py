@@ -53,7 +53,9 @@ class HeldState:
     """It has returned, and is not settled yet: in C alone."""
 
 
-IN_C: Any = native.load("kvsan.runtime._lines", VERSION)
+IN_C: Any
+IN_C, WRONG = native.found("kvsan.runtime._lines", VERSION)
+"""`WRONG` is what is wrong with `KVSAN_NATIVE`, for a session to say."""
 if IN_C is not None:
     IN_C.set_up(np.ndarray, IDS, _as_ids, DeviceError, time.perf_counter_ns, type(threading.RLock()), Kernel, Copy)
     LogState, SegmentState, HeldState = IN_C.LogState, IN_C.Segment, IN_C.Held  # type: ignore[misc]

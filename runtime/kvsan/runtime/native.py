@@ -53,6 +53,14 @@ def load(name: str, version: int) -> ModuleType | None:
     return None
 
 
+def found(name: str, version: int) -> tuple[ModuleType | None, str]:
+    """The same for modules that are imported in any case: what `load` would raise is a text, for whoever is to say it."""
+    try:
+        return load(name, version), ""
+    except (ValueError, ImportError) as error:
+        return None, str(error)
+
+
 def _find(name: str, version: int) -> tuple[ModuleType | None, str]:
     """The module, or what is wrong with the one that is there: empty if there is none."""
     try:

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kvsan.checker.live import KvsanHazard
-from kvsan.runtime.native import load
+from kvsan.runtime import lines
+from kvsan.runtime.native import found
 
 if TYPE_CHECKING:
     from kvsan.checker.attach.ledger import Hook
@@ -19,13 +20,10 @@ if TYPE_CHECKING:
 
 Function = Callable[..., Any]
 
-HOT: Any = None
-WRONG = ""
+HOT: Any
+HOT, WRONG = found("kvsan.checker.attach._hot", 1)
+WRONG = WRONG or lines.WRONG
 """What is wrong with `KVSAN_NATIVE`: a session does not begin then."""
-try:
-    HOT = load("kvsan.checker.attach._hot", 1)
-except (ValueError, ImportError) as error:
-    WRONG = str(error)
 
 
 def set_up(held: type, encoded: Callable[[list[Any]], bytes]) -> None:
