@@ -54,7 +54,7 @@ def load(name: str, version: int) -> ModuleType | None:
 
 
 def found(name: str, version: int) -> tuple[ModuleType | None, str]:
-    """The same for modules that are imported in any case: what `load` would raise is a text, for whoever is to say it."""
+    """The same for modules that are imported in any case: what `load` would raise is a text, for whoever says it."""
     try:
         return load(name, version), ""
     except (ValueError, ImportError) as error:
