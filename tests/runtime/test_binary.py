@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import zlib
 from datetime import UTC, datetime
 from pathlib import Path
@@ -545,3 +546,40 @@ def test_a_log_through_a_pipe(tmp_path: Path) -> None:
         pipe.write(path.read_bytes())
     assert read(Path(f"/dev/fd/{end}")) == read(path)
     os.close(end)
+
+
+def test_a_signal_while_the_log_waits_for_room(tmp_path: Path) -> None:
+    """The segment that was handed on is the writer's: what is logged afterwards stands in another one, once."""
+    path, writes = tmp_path / "t.kvt", threading.Event()
+
+    class Impatient:
+        def get(self) -> None:
+            raise KeyboardInterrupt
+
+        def put(self, _: None) -> None:
+            """Somebody may wait."""
+
+    with Log(path, lines=4, ring=2) as out:
+        out.put("0", "host")
+
+        def busy(fd: int) -> None:
+            writes.wait(60)
+
+        out._work.put(busy)
+        freed, out._freed = out._freed, Impatient()  # type: ignore[assignment]
+        said = ["0"]
+
+        def says(lines: int) -> None:
+            for _ in range(lines):
+                said.append(str(len(said)))
+                out.put(said[-1], "host")
+
+        with pytest.raises(KeyboardInterrupt):
+            says(100)
+        assert len(said) == 8, "two segments of four"
+        out._freed = freed
+        says(3)
+        writes.set()
+        says(6)
+    with open_trace(str(path)) as trace:
+        assert [getattr(op, "token", None) for op in trace] == said

@@ -541,9 +541,15 @@ class Log(LogState):
             while self._full:  # all of it waits for a blocking call
                 self._give_up()
             self._waits = True  # the writer sees that, or what it freed is seen here
-            while not self._free:
-                self._freed.get()
-            self._waits = False
+            try:
+                while not self._free:
+                    self._freed.get()
+            except BaseException:  # a signal's handler: the segment is the writer's, so the next lines have another
+                self._segment = Segment(self._size)
+                self._add = self._segment.lines.extend
+                raise
+            finally:
+                self._waits = False
         self._segment = self._free.pop()
         self._add = self._segment.lines.extend
 
