@@ -118,34 +118,46 @@ static PyObject *hand_append(PyObject *list, PyObject *item)
     Py_RETURN_NONE;
 }
 
+/* 1: it is as usual, `places` is taken, and `at`, from the end if negative, is the index of an entry; 0: none of that;
+   -1 with an error. */
+static int hands_at(PyObject *list, Hands *hands, Py_ssize_t *at)
+{
+    int done = hands_enter(list, hands);
+    if (done <= 0)
+        return done;
+    if (lock_take(hands->places) < 0) {
+        hands_drop(hands);
+        return -1;
+    }
+    if ((done = hands_aligned(list, hands)) == 0 && *at < 0)
+        *at += PyList_GET_SIZE(list);
+    if (done == 0 && *at >= 0 && *at < PyList_GET_SIZE(list))
+        return 1;
+    lock_leave(hands->places);
+    hands_drop(hands);
+    return done < 0 ? -1 : 0;
+}
+
+/* `at` as an index: 1; 0 if it is none of a list's, which has an error of its own for it. */
+static int hands_index(PyObject *index, Py_ssize_t *at)
+{
+    if (!PyLong_CheckExact(index))
+        return 0;
+    *at = PyLong_AsSsize_t(index);
+    if (*at != -1 || !PyErr_Occurred())
+        return 1;
+    PyErr_Clear();
+    return 0;
+}
+
 static PyObject *hand_look(PyObject *list, PyObject *index)
 {
     Hands hands;
     PyObject *found, *token;
     Py_ssize_t at;
-    int done;
-    if (!PyLong_CheckExact(index))
-        return PyObject_CallMethodOneArg(list, s__look, index);
-    at = PyLong_AsSsize_t(index);
-    if (at == -1 && PyErr_Occurred()) { /* a list has an error of its own for it */
-        PyErr_Clear();
-        return PyObject_CallMethodOneArg(list, s__look, index);
-    }
-    if ((done = hands_enter(list, &hands)) < 0)
-        return NULL;
-    if (done == 0)
-        return PyObject_CallMethodOneArg(list, s__look, index);
-    if (lock_take(hands.places) < 0) {
-        hands_drop(&hands);
-        return NULL;
-    }
-    if ((done = hands_aligned(list, &hands)) == 0 && at < 0)
-        at += PyList_GET_SIZE(list);
-    if (done < 0 || at < 0 || at >= PyList_GET_SIZE(list)) {
-        lock_leave(hands.places);
-        hands_drop(&hands);
+    int done = hands_index(index, &at) ? hands_at(list, &hands, &at) : 0;
+    if (done <= 0)
         return done < 0 ? NULL : PyObject_CallMethodOneArg(list, s__look, index);
-    }
     found = Py_NewRef(PyList_GET_ITEM(list, at));
     token = Py_NewRef(PyList_GET_ITEM(hands.tokens, at));
     if (token != Py_None)
@@ -161,31 +173,11 @@ static PyObject *hand_pop(PyObject *list, PyObject *const *args, Py_ssize_t give
     Hands hands;
     PyObject *found, *token;
     Py_ssize_t at = -1;
-    int done;
-    if (given > 1 || (given == 1 && !PyLong_CheckExact(args[0])))
-        goto slowly;
-    if (given == 1 && (at = PyLong_AsSsize_t(args[0])) == -1 && PyErr_Occurred()) {
-        PyErr_Clear();
-        goto slowly;
-    }
-    if ((done = hands_enter(list, &hands)) <= 0) {
-        if (done < 0)
-            return NULL;
-        goto slowly;
-    }
-    if (lock_take(hands.places) < 0) {
-        hands_drop(&hands);
+    int done = given == 0 || (given == 1 && hands_index(args[0], &at)) ? hands_at(list, &hands, &at) : 0;
+    if (done < 0)
         return NULL;
-    }
-    if ((done = hands_aligned(list, &hands)) == 0 && at < 0)
-        at += PyList_GET_SIZE(list);
-    if (done < 0 || at < 0 || at >= PyList_GET_SIZE(list)) {
-        lock_leave(hands.places);
-        hands_drop(&hands);
-        if (done < 0)
-            return NULL;
+    if (done == 0)
         goto slowly;
-    }
     found = Py_NewRef(PyList_GET_ITEM(list, at));
     token = Py_NewRef(PyList_GET_ITEM(hands.tokens, at));
     if (PyList_SetSlice(list, at, at + 1, NULL) < 0 || PyList_SetSlice(hands.tokens, at, at + 1, NULL) < 0)

@@ -14,11 +14,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from attach.hurried import hurried
 from attach.stand_ins import Log
 from attach.vllm import fake
 from kvsan.checker.attach import native
@@ -305,16 +307,7 @@ def test_many_threads() -> None:
             except BaseException as error:
                 errors.append(error)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    switch = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(switch)
+    hurried([partial(work, seed) for seed in range(4)])
     assert not errors
     assert len(done._tokens) == len(done)
     list(done)

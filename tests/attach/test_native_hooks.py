@@ -25,6 +25,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from attach.hurried import hurried
 from attach.native_programs import PROGRAMS, STEPS, Machine, Odd, Run, played
 from attach.native_programs import program as long_program
 from attach.vllm import fake
@@ -239,16 +240,7 @@ def test_no_count_is_lost_between_threads() -> None:
             with lock, lock:
                 total[0] = _next(total[0])
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
+    hurried([work] * 4)
     assert total == [8000]
 
 

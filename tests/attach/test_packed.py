@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attach.hurried import hurried
 from attach.native_programs import IDS, ODD, Elsewhere, Stop
 from attach.vllm.fake import in_thread
 from kvsan.checker.attach import native
@@ -486,22 +487,13 @@ def test_without_memory() -> None:
 def test_threads_that_log_at_once() -> None:
     began = Began(batch=16)
     recorder = began.recorder
-    switch = sys.getswitchinterval()
 
     def work() -> None:
         for i in range(200):
             recorder.access("x", reads={"gpu": [i % 64]}, step=doing(lambda: recorder.put("t")) if i % 3 else i)
             recorder.free("gpu", [i % 64])
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(switch)
+    hurried([work] * 4)
     lines = began.arrived()
     counts = [sum(line[0] == code for line in lines) for code in (0, PUT)]
     assert counts == [800, 4 * sum(i % 3 > 0 for i in range(200))]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from os import getpid
 from typing import TYPE_CHECKING, Any
 
 from kvsan.checker.attach.lines import GET, PUT, Held, Line
@@ -45,6 +44,9 @@ if TYPE_CHECKING or HOT is None:
             raise NotImplementedError
 
         def settle_up(self) -> None:
+            raise NotImplementedError
+
+        def fresh_token(self, what: str = "token") -> str:
             raise NotImplementedError
 
         def fault(self, where: str, error: BaseException) -> None:
@@ -106,8 +108,7 @@ if TYPE_CHECKING or HOT is None:
         def hand_on(self, what: str) -> str:
             """The calling thread hands on what it knows under a fresh name, which this gives back. Takes the lock."""
             with self.lock:
-                self._tokens += 1
-                token = f"{self.prefix}{what}{self._tokens}.{getpid()}"
+                token = self.fresh_token(what)
                 if self.on:
                     try:
                         self.add((PUT, self.thread_name(), token, self.now()))
