@@ -7,8 +7,8 @@
 
 `hatch_build.py` calls it for a wheel, standard or editable. CC and CFLAGS of the environment are heard: the one instead
 of the interpreter's own, the other in addition. Each source is compiled with the macro KVSAN_SOURCE, a string: the
-first 16 hex digits of the SHA-256 of all C files and headers of its folder, which the module has as its attribute
-SOURCE.
+first 16 hex digits of the SHA-256 of all C files and headers of its folder and of the headers that both have
+(`SHARED`), which the module has as its attribute SOURCE.
 
 kvsan does without its extensions, so what cannot be built is one line on stderr and status 0 (with `--strict` 1). Does
 not cover: a compiler for another machine.
@@ -36,6 +36,9 @@ EXTENSIONS = {
 }
 """Each extension's name and its source from the root of the repository. One whose source is not there is skipped."""
 
+SHARED = ("runtime/native/lock.h",)
+"""Headers that more than one extension includes."""
+
 
 class BuildError(Exception):
     """Why there is no extension, in one line; `said` is all that the compiler printed."""
@@ -48,7 +51,8 @@ class BuildError(Exception):
 def source_hash(source: Path) -> str:
     """What an extension that was built from this source, and what lies beside it, has as its SOURCE."""
     found = hashlib.sha256()
-    for path in sorted({source, *source.parent.glob("*.[ch]")}):
+    shared = {ROOT / path for path in SHARED}
+    for path in sorted({source, *shared, *source.parent.glob("*.[ch]")}):
         found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()[:16]
 

@@ -28,7 +28,7 @@ static int hands_enter(PyObject *list, Hands *hands)
     hands->places = hands->state == NULL ? NULL : (Lock *)look_up(list, s__places);
     hands->tokens = NULL;
     if (hands->places == NULL || !PyObject_TypeCheck((PyObject *)hands->state, &StateType) ||
-        Py_TYPE(hands->places) != &LockType) {
+        Py_TYPE(hands->places) != lock_type) {
         hands_drop(hands);
         return PyErr_Occurred() ? -1 : 0;
     }

@@ -45,7 +45,7 @@ static inline PyObject *hook_slow(Hook *self, PyObject *const *args, size_t coun
 static inline Lock *hook_lock(Hook *self)
 {
     PyObject *lock = self->state->lock;
-    return lock != NULL && Py_TYPE(lock) == &LockType ? (Lock *)Py_NewRef(lock) : NULL;
+    return lock != NULL && Py_TYPE(lock) == lock_type ? (Lock *)Py_NewRef(lock) : NULL;
 }
 
 /* kvsan failed, or the engine is told of a hazard: what the call gives back then. */

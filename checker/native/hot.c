@@ -8,7 +8,6 @@
    Relied on: the GIL (a free-threaded Python does without), and the fields that the Python subclasses set. */
 
 #include "common.h"
-#include "lock.h"
 #include "here.h"
 #include "packed.h"
 #include "state.h"
@@ -21,7 +20,7 @@
 #include "steps.h"
 #include "hand.h"
 
-#define VERSION 1
+#define VERSION 2
 
 #ifndef KVSAN_SOURCE
 #define KVSAN_SOURCE ""
@@ -112,18 +111,24 @@ static PyObject *Hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-/* `set_up(hazard, held, encoded)`: the error that goes to the engine, the class of blocking calls' lines, and what
-   encodes lines that have no form here. */
+/* `set_up(hazard, held, encoded, lock)`: the error that goes to the engine, the class of blocking calls' lines, what
+   encodes lines that have no form here, and the class of locks that are taken here (`_lines.Lock`; `None`: none are). */
 static PyObject *set_up(PyObject *module, PyObject *args)
 {
-    PyObject *hazard, *held, *encoded;
+    PyObject *hazard, *held, *encoded, *lock;
     (void)module;
-    if (!PyArg_ParseTuple(args, "OO!O:set_up", &hazard, &PyType_Type, &held, &encoded))
+    if (!PyArg_ParseTuple(args, "OO!OO:set_up", &hazard, &PyType_Type, &held, &encoded, &lock))
         return NULL;
     if (!PyType_IsSubtype((PyTypeObject *)held, &HeldType)) {
         PyErr_SetString(PyExc_TypeError, "held: a subclass of Held");
         return NULL;
     }
+    if (lock != Py_None && (!PyType_Check(lock) || ((PyTypeObject *)lock)->tp_basicsize != sizeof(Lock) ||
+                            strcmp(((PyTypeObject *)lock)->tp_name, LOCK_NAME) != 0)) {
+        PyErr_SetString(PyExc_TypeError, "lock: " LOCK_NAME ", or None");
+        return NULL;
+    }
+    Py_XSETREF(lock_type, lock == Py_None ? NULL : (PyTypeObject *)Py_NewRef(lock));
     Py_XSETREF(hazard_class, Py_NewRef(hazard));
     Py_XSETREF(encode_slowly, Py_NewRef(encoded));
     Py_XSETREF(held_class, (PyTypeObject *)Py_NewRef(held));
@@ -155,7 +160,7 @@ static int see_clock(void)
 }
 
 static PyMethodDef functions[] = {
-    {"set_up", set_up, METH_VARARGS, "set_up(hazard, held, encoded)"},
+    {"set_up", set_up, METH_VARARGS, "set_up(hazard, held, encoded, lock)"},
 #ifdef KVSAN_METER
     {"meter", meter_read, METH_NOARGS, "[(original, calls, ns), …] since the last time."},
 #endif
@@ -176,9 +181,8 @@ PyMODINIT_FUNC PyInit__hot(void)
         const char *name;
         PyTypeObject *type;
     } types[] = {
-        {"Lock", &LockType},   {"Here", &HereType},       {"State", &StateType}, {"Held", &HeldType},
-        {"Names", &NamesType}, {"Counter", &CounterType}, {"Namer", &NamerType}, {"Hook", &HookType},
-        {"Packed", &PackedType},
+        {"Here", &HereType},       {"State", &StateType}, {"Held", &HeldType}, {"Names", &NamesType},
+        {"Counter", &CounterType}, {"Namer", &NamerType}, {"Hook", &HookType},  {"Packed", &PackedType},
     };
     PyObject *module;
     size_t i;

@@ -10,7 +10,7 @@
 
 #include "common.h"
 #include "here.h"
-#include "lock.h"
+#include "../../runtime/native/lock.h"
 #include "packed.h"
 #include "text.h"
 
@@ -315,7 +315,7 @@ static int state_settled(State *self, Held *held)
 /* The lock, if it is one of ours, taken: 1, and 0 for another kind, which the caller does without; -1 with an error. */
 static int state_enter(State *self, Lock **lock)
 {
-    *lock = self->lock != NULL && Py_TYPE(self->lock) == &LockType ? (Lock *)Py_NewRef(self->lock) : NULL;
+    *lock = self->lock != NULL && Py_TYPE(self->lock) == lock_type ? (Lock *)Py_NewRef(self->lock) : NULL;
     if (*lock == NULL)
         return 0;
     if (lock_take(*lock) < 0) {

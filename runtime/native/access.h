@@ -34,7 +34,7 @@ static int kernel_line(Host *self, PyObject *on, PyObject *kernel) {
 }
 
 static PyObject *Host_launch(Host *self, PyObject *const *args, Py_ssize_t count) {
-    PyObject *leave = wanted("launch", count, 2) < 0 ? NULL : lock_take(self), *error = NULL, *on;
+    PyObject *leave = wanted("launch", count, 2) < 0 ? NULL : sink_take(self), *error = NULL, *on;
     if (leave == NULL)
         return NULL;
     if (done(CALL(s_launch, self->host, args[0], args[1])) < 0) {
@@ -126,7 +126,7 @@ end:
 }
 
 static PyObject *Host_copy(Host *self, PyObject *const *args, Py_ssize_t count) {
-    PyObject *leave = wanted("copy", count, 2) < 0 ? NULL : lock_take(self), *on, *targets;
+    PyObject *leave = wanted("copy", count, 2) < 0 ? NULL : sink_take(self), *on, *targets;
     if (leave == NULL)
         return NULL;
     int failed = 1;

@@ -14,12 +14,12 @@
 
 #define SETS 16 /* so many sets of an access are done here */
 
-static PyObject *ndarray, *ids_dtype, *as_ids, *device_error, *system_clock, *held_class, *rlock_type;
+static PyObject *ndarray, *ids_dtype, *as_ids, *device_error, *system_clock, *held_class;
 static PyObject *kernel_type, *copy_type;
 static PyObject *numbers[SETS + 1], *numbers_tuple;
 
 #define NAMES(X) \
-    X(acquire) X(release) X(__enter__) X(__exit__) X(dtype) X(record) X(wait) X(query) X(sync) X(drop) \
+    X(__enter__) X(__exit__) X(dtype) X(record) X(wait) X(query) X(sync) X(drop) \
     X(copy) X(launch) X(alloc) X(free) X(touch) X(plan) X(poll) X(access) X(blocking) X(mark) X(decide) X(settle) \
     X(_release) X(_see_to) X(_kernel) X(_copied) X(settle_up) X(returned) \
     X(targets) X(stream) X(any) X(call) \

@@ -3,6 +3,7 @@
 #ifndef KVSAN_LINES_HOST_H
 #define KVSAN_LINES_HOST_H
 
+#include "lock_type.h"
 #include "log.h"
 #include "pool.h"
 #include "queue.h"
@@ -10,7 +11,6 @@
 typedef struct {
     PyObject_HEAD
     PyObject *sink;            /* what each line needs stands together */
-    PyObject *lock, *enter, *leave;  /* the lock that was there last, and its methods */
     Slot lock_at;
     PyObject *host, *by, *prefix, *streams;
     LogState *log;             /* where lines go: one of these two, or neither */
@@ -31,9 +31,6 @@ static int Host_traverse(Host *self, visitproc visit, void *arg) {
     Py_VISIT(self->pools);
     Py_VISIT(self->log);
     Py_VISIT(self->queue);
-    Py_VISIT(self->lock);
-    Py_VISIT(self->enter);
-    Py_VISIT(self->leave);
     return 0;
 }
 
@@ -53,9 +50,6 @@ static void Host_dealloc(Host *self) {
     Py_CLEAR(self->pools);
     Py_CLEAR(self->log);
     Py_CLEAR(self->queue);
-    Py_CLEAR(self->lock);
-    Py_CLEAR(self->enter);
-    Py_CLEAR(self->leave);
     Py_XDECREF(self->lock_at.name);
     type->tp_free(self);
 }
@@ -94,9 +88,6 @@ static PyObject *Host_new(PyTypeObject *type, PyObject *args, PyObject *more) {
 static inline void fetch_ahead(Host *self) {
     fetch((char *)self + 64);
     fetch((char *)self + 128);
-    fetch(self->lock);
-    fetch(self->enter);
-    fetch(self->leave);
     fetch(self->host);
     fetch(self->by);
     fetch(self->streams);
@@ -104,36 +95,8 @@ static inline void fetch_ahead(Host *self) {
     fetch(self->queue);
 }
 
-/* Takes the sink's lock; what lets it go, a new reference. NULL: raised. */
-static PyObject *lock_take(Host *self) {
-    fetch_ahead(self);
-    PyObject *lock = slot_get(&self->lock_at, self->sink);
-    if (lock == NULL)
-        return NULL;
-    PyObject *enter, *leave;  /* references: whoever waits for the lock may find another one here afterwards */
-    if (lock == self->lock) {
-        enter = Py_NewRef(self->enter);
-        leave = Py_NewRef(self->leave);
-    } else {
-        int plain = (PyObject *)Py_TYPE(lock) == rlock_type;
-        enter = PyObject_GetAttr(lock, plain ? s_acquire : s___enter__);
-        leave = enter == NULL ? NULL : PyObject_GetAttr(lock, plain ? s_release : s___exit__);
-        if (leave == NULL) {
-            Py_XDECREF(enter);
-            Py_DECREF(lock);
-            return NULL;
-        }
-        PyObject *before[] = {self->lock, self->enter, self->leave};
-        self->lock = Py_NewRef(lock);
-        self->enter = Py_NewRef(enter);
-        self->leave = Py_NewRef(leave);
-        for (int at = 0; at < 3; at++)
-            Py_XDECREF(before[at]);
-    }
-    Py_DECREF(lock);
-    if (done(PyObject_CallNoArgs(enter)) < 0)
-        Py_CLEAR(leave);
-    Py_DECREF(enter);
+/* What a line is about to touch, once the lock is there. */
+static inline void fetch_lines(Host *self) {
     if (self->log != NULL) {
         fetch((char *)self->log + 64);
         fetch(self->log->segment);
@@ -144,22 +107,58 @@ static PyObject *lock_take(Host *self) {
         for (int line = 0; line < 4; line++)
             fetch((char *)self->queue->recorder + 64 * line);
     }
+}
+
+/* Takes a lock of another kind; what lets it go, a new reference. NULL: raised. */
+static PyObject *other_take(PyObject *lock) {
+    PyObject *enter = PyObject_GetAttr(lock, s___enter__);
+    PyObject *leave = enter == NULL ? NULL : PyObject_GetAttr(lock, s___exit__);
+    if (leave != NULL && done(PyObject_CallNoArgs(enter)) < 0)
+        Py_CLEAR(leave);
+    Py_XDECREF(enter);
+    return leave;
+}
+
+/* Takes the sink's lock; what lets it go, a new reference: the lock, or the method of one of another kind. It may have
+   been replaced when it is let go. NULL: raised. */
+static PyObject *sink_take(Host *self) {
+    fetch_ahead(self);
+    PyObject *lock = slot_get(&self->lock_at, self->sink), *leave = NULL;
+    if (lock == NULL)
+        return NULL;
+    if (Py_TYPE(lock) != &LockType)
+        leave = other_take(lock);
+    else if (lock_take((Lock *)lock) == 0)
+        leave = Py_NewRef(lock);
+    Py_DECREF(lock);
+    fetch_lines(self);
     return leave;
 }
 
 /* Lets it go. Takes the reference. `failed`: an exception is set, and the lock hears of it. -1: one is set. */
-static int lock_drop(PyObject *leave, int failed) {
-    /* that of an RLock takes no arguments */
-    int plain = PyCFunction_Check(leave) && (PyObject *)Py_TYPE(PyCFunction_GET_SELF(leave)) == rlock_type;
+static int sink_leave(PyObject *leave, int failed) {
+    if (Py_TYPE(leave) == &LockType) {
+        int mine = lock_mine((Lock *)leave);
+        if (mine)
+            lock_leave((Lock *)leave);
+        Py_DECREF(leave);
+        if (mine)
+            return failed ? -1 : 0;
+        PyObject *error = failed ? error_object() : NULL;
+        PyErr_SetString(PyExc_RuntimeError, "cannot release un-acquired lock");
+        if (error != NULL)
+            error_during(error);
+        return -1;
+    }
     if (!failed) {
         PyObject *none[] = {Py_None, Py_None, Py_None};
-        int result = done(plain ? PyObject_CallNoArgs(leave) : PyObject_Vectorcall(leave, none, 3, NULL));
+        int result = done(PyObject_Vectorcall(leave, none, 3, NULL));
         Py_DECREF(leave);
         return result;
     }
     PyObject *error = error_object(), *at = PyException_GetTraceback(error);
     PyObject *args[] = {(PyObject *)Py_TYPE(error), error, at == NULL ? Py_None : at};
-    int result = done(plain ? PyObject_CallNoArgs(leave) : PyObject_Vectorcall(leave, args, 3, NULL));
+    int result = done(PyObject_Vectorcall(leave, args, 3, NULL));
     Py_DECREF(leave);
     Py_XDECREF(at);
     if (result < 0)
@@ -171,7 +170,7 @@ static int lock_drop(PyObject *leave, int failed) {
 
 /* The end of a call under the lock: `result` if nothing failed. Takes both. */
 static PyObject *end_of(PyObject *leave, PyObject *result, int failed) {
-    if (lock_drop(leave, failed) < 0)
+    if (sink_leave(leave, failed) < 0)
         Py_CLEAR(result);
     return result;
 }

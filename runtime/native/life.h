@@ -71,7 +71,7 @@ static int born(Host *self, PyObject *name, PyObject *blocks) {
 
 static PyObject *life(Host *self, PyObject *const *args, Py_ssize_t count, int log_kind, int queue_code,
                       PyObject *method, const char *where) {
-    PyObject *leave = wanted(where, count, 2) < 0 ? NULL : lock_take(self);
+    PyObject *leave = wanted(where, count, 2) < 0 ? NULL : sink_take(self);
     if (leave == NULL)
         return NULL;
     int failed = done(CALL(method, self->host, args[0], args[1])) < 0;
@@ -119,7 +119,7 @@ static int decided(Host *self, PyObject *name, PyObject *blocks, PyObject *work)
 }
 
 static PyObject *Host_plan(Host *self, PyObject *const *args, Py_ssize_t count) {
-    PyObject *leave = wanted("plan", count, 3) < 0 ? NULL : lock_take(self);
+    PyObject *leave = wanted("plan", count, 3) < 0 ? NULL : sink_take(self);
     if (leave == NULL)
         return NULL;
     int failed = done(CALL(s_plan, self->host, args[0], args[1], args[2])) < 0;

@@ -11,6 +11,7 @@
      Queue, a recorder of the checker: a tuple is handed to its `add`, which is C too (`_hot`);
      any other sink: its methods.
    - Segment, Held, LogState: what the log's Python classes of these names are made of, so that both find it.
+   - Lock: a reentrant lock that is taken here without a call (`lock.h`). Locks of other kinds are called.
    - Pool: what `kvsan.runtime.plans._Pool` is, on plain memory.
 
    Relies on: the GIL (a build without it takes it when this is loaded, since it says nothing else); the numbers of
@@ -30,7 +31,7 @@
 #include "access.h"
 #include "life.h"
 
-#define VERSION 1
+#define VERSION 2
 
 #ifndef KVSAN_SOURCE
 #define KVSAN_SOURCE ""
@@ -69,14 +70,13 @@ static PyTypeObject HostType = {
 };
 
 static PyObject *set_up(PyObject *Py_UNUSED(module), PyObject *args, PyObject *more) {
-    static char *names[] = {"ndarray", "dtype", "as_ids", "device_error", "clock", "rlock", "kernel", "copy", NULL};
-    PyObject *given[8];
-    if (!PyArg_ParseTupleAndKeywords(args, more, "OOOOOOO!O!", names, &given[0], &given[1], &given[2], &given[3],
-                                     &given[4], &given[5], &PyType_Type, &given[6], &PyType_Type, &given[7]))
+    static char *names[] = {"ndarray", "dtype", "as_ids", "device_error", "clock", "kernel", "copy", NULL};
+    PyObject *given[7];
+    if (!PyArg_ParseTupleAndKeywords(args, more, "OOOOOO!O!", names, &given[0], &given[1], &given[2], &given[3],
+                                     &given[4], &PyType_Type, &given[5], &PyType_Type, &given[6]))
         return NULL;
-    PyObject **kept[] = {&ndarray, &ids_dtype, &as_ids, &device_error, &system_clock, &rlock_type, &kernel_type,
-                         &copy_type};
-    for (int at = 0; at < 8; at++)
+    PyObject **kept[] = {&ndarray, &ids_dtype, &as_ids, &device_error, &system_clock, &kernel_type, &copy_type};
+    for (int at = 0; at < 7; at++)
         Py_XSETREF(*kept[at], Py_NewRef(given[at]));
     for (int at = 0; at < K_FIELDS; at++)
         if (slot_find(&kernel_slots[at], (PyTypeObject *)kernel_type, kernel_names[at]) < 0)
@@ -103,7 +103,7 @@ static PyObject *set_held(PyObject *Py_UNUSED(module), PyObject *given) {
 
 static PyMethodDef methods[] = {
     {"set_up", (PyCFunction)(void (*)(void))set_up, METH_VARARGS | METH_KEYWORDS,
-     "set_up(ndarray, dtype, as_ids, device_error, clock, rlock, kernel, copy): what this has to know of Python's "
+     "set_up(ndarray, dtype, as_ids, device_error, clock, kernel, copy): what this has to know of Python's "
      "side. Whether the fields of arrays are read where numpy has them, and not asked for."},
     {"set_held", set_held, METH_O, "set_held(held): the log's class of a blocking call's line."},
     {NULL, NULL, 0, NULL},
@@ -130,7 +130,7 @@ PyMODINIT_FUNC PyInit__lines(void) {
     if ((numbers_tuple = Py_BuildValue("(iii)", 3, 1, 2)) == NULL)
         return NULL;
     struct { const char *name; PyTypeObject *type; } types[] = {
-        {"Pool", &PoolType}, {"Segment", &SegmentType}, {"Held", &HeldType}, {"LogState", &LogStateType},
+        {"Lock", &LockType}, {"Pool", &PoolType}, {"Segment", &SegmentType}, {"Held", &HeldType}, {"LogState", &LogStateType},
         {"Queue", &QueueType}, {"Host", &HostType}};
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)

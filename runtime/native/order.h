@@ -21,7 +21,7 @@ static int order_line(Host *self, int log_kind, int queue_code, PyObject *method
 /* A call of a stream and an event. */
 static PyObject *on_stream(Host *self, PyObject *const *args, PyObject *method, int log_kind, int queue_code,
                            const char *where) {
-    PyObject *leave = lock_take(self), *event = NULL, *on = NULL;
+    PyObject *leave = sink_take(self), *event = NULL, *on = NULL;
     if (leave == NULL)
         return NULL;
     int failed = done(CALL(method, self->host, args[0], args[1])) < 0 || (on = stream_of(self, args[0])) == NULL ||
@@ -41,7 +41,7 @@ static PyObject *Host_wait(Host *self, PyObject *const *args, Py_ssize_t count) 
 }
 
 static PyObject *Host_query(Host *self, PyObject *const *args, Py_ssize_t count) {
-    PyObject *leave = wanted("query", count, 1) < 0 ? NULL : lock_take(self), *event = NULL;
+    PyObject *leave = wanted("query", count, 1) < 0 ? NULL : sink_take(self), *event = NULL;
     if (leave == NULL)
         return NULL;
     PyObject *answer = CALL(s_query, self->host, args[0]);
@@ -53,7 +53,7 @@ static PyObject *Host_query(Host *self, PyObject *const *args, Py_ssize_t count)
 }
 
 static PyObject *Host_drop(Host *self, PyObject *const *args, Py_ssize_t count) {
-    PyObject *leave = wanted("drop", count, 1) < 0 ? NULL : lock_take(self), *event = NULL;
+    PyObject *leave = wanted("drop", count, 1) < 0 ? NULL : sink_take(self), *event = NULL;
     if (leave == NULL)
         return NULL;
     int failed = done(CALL(s_drop, self->host, args[0])) < 0 || (event = named(self, args[0])) == NULL ||

@@ -50,12 +50,12 @@ static PyObject *sync_end(PyObject *result, PyObject *error, int failed) {
 }
 
 static PyObject *sync_logged(Host *self, PyObject *event, PyObject *name) {
-    PyObject *leave = lock_take(self);
+    PyObject *leave = sink_take(self);
     if (leave == NULL)
         return NULL;
     Held *held = log_hold(self->log, self->by, name);
     int failed = held == NULL && PyErr_Occurred() != NULL;
-    if (lock_drop(leave, failed) < 0 || failed) {
+    if (sink_leave(leave, failed) < 0 || failed) {
         Py_XDECREF(held);
         return NULL;
     }
@@ -70,9 +70,9 @@ static PyObject *sync_logged(Host *self, PyObject *event, PyObject *name) {
         return result;
     }
     PyObject *error = returned ? NULL : error_object();
-    leave = lock_take(self);
+    leave = sink_take(self);
     failed = leave == NULL || log_settle(self->log, held, returned) < 0;
-    if (leave != NULL && lock_drop(leave, failed) < 0)
+    if (leave != NULL && sink_leave(leave, failed) < 0)
         failed = 1;
     Py_DECREF(held);
     return sync_end(result, error, failed);
@@ -80,7 +80,7 @@ static PyObject *sync_logged(Host *self, PyObject *event, PyObject *name) {
 
 static PyObject *sync_queued(Host *self, PyObject *event, PyObject *name) {
     Queue *queue = self->queue;
-    PyObject *leave = lock_take(self), *held = NULL;
+    PyObject *leave = sink_take(self), *held = NULL;
     if (leave == NULL)
         return NULL;
     int on_now = slot_true(&queue->on, queue->recorder), failed = on_now < 0;
@@ -89,7 +89,7 @@ static PyObject *sync_queued(Host *self, PyObject *event, PyObject *name) {
         if (held == NULL)
             failed = queue_failed(queue, "blocking") < 0;
     }
-    if (lock_drop(leave, failed) < 0 || failed) {
+    if (sink_leave(leave, failed) < 0 || failed) {
         Py_XDECREF(held);
         return NULL;
     }
@@ -101,7 +101,7 @@ static PyObject *sync_queued(Host *self, PyObject *event, PyObject *name) {
     on_now = slot_true(&queue->on, queue->recorder);
     failed = on_now < 0;
     if (on_now > 0) {
-        leave = lock_take(self);  /* whoever works lines off looks at it and says so */
+        leave = sink_take(self);  /* whoever works lines off looks at it and says so */
         int settled = leave == NULL || !returned ? 0 : queue_settled(queue, held);
         failed = leave == NULL || settled < 0;
         if (leave != NULL && settled == 0) {
@@ -111,7 +111,7 @@ static PyObject *sync_queued(Host *self, PyObject *event, PyObject *name) {
             Py_XDECREF(method);
             Py_XDECREF(names);
         }
-        if (leave != NULL && lock_drop(leave, failed) < 0)
+        if (leave != NULL && sink_leave(leave, failed) < 0)
             failed = 1;
     }
     Py_DECREF(held);

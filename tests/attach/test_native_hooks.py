@@ -30,6 +30,7 @@ from attach.native_programs import PROGRAMS, STEPS, Machine, Odd, Run, played
 from attach.native_programs import program as long_program
 from attach.vllm import fake
 from kvsan.checker.attach import native
+from kvsan.runtime.lines import Lock
 
 HOT = native.HOT
 pytestmark = pytest.mark.skipif(HOT is None, reason="the C hooks are not built (make native), or KVSAN_NATIVE=0")
@@ -207,7 +208,7 @@ def test_hooks_that_are_called_while_they_are_collected(recorder_stays: bool) ->
 
 
 def test_a_lock_is_reentrant_and_keeps_others_out() -> None:
-    lock = HOT.Lock()
+    lock = Lock()
     said: list[Any] = []
     with lock, lock:
         assert lock.acquire(False)
@@ -233,7 +234,7 @@ def _raised(call: Any) -> type[BaseException] | None:
 
 
 def test_no_count_is_lost_between_threads() -> None:
-    lock, total = HOT.Lock(), [0]
+    lock, total = Lock(), [0]
 
     def work() -> None:
         for _ in range(2000):

@@ -271,7 +271,7 @@ def test_the_extension_is_what_is_looked_at(tmp_path: Path) -> None:
             assert type(Traced(NullDevice(), log).host("host")) is tracing._TracedHost
         assert log.straight is log
     assert ToRecorder(Recorder()).straight is not None
-    kinds = np.ndarray, lines.IDS, lines._as_ids, DeviceError, time.perf_counter_ns, type(threading.RLock())
+    kinds = np.ndarray, lines.IDS, lines._as_ids, DeviceError, time.perf_counter_ns
     assert lines.IN_C.set_up(*kinds, Kernel, Copy), "the fields of a numpy array are not where numpy's header has them"
 
 
@@ -284,7 +284,7 @@ def test_arrays_that_are_asked(tmp_path: Path, seed: int) -> None:
         made = lines._as_ids(given)
         return made.reshape(1, -1) if isinstance(given, tuple) else made
 
-    kinds = DeviceError, time.perf_counter_ns, type(threading.RLock()), Kernel, Copy
+    kinds = DeviceError, time.perf_counter_ns, Kernel, Copy
     found = []
     for how, known in ((not_flat, False), (lines._as_ids, True)):
         assert lines.IN_C.set_up(np.ndarray, lines.IDS, how, *kinds) is known

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod
 
@@ -21,7 +20,7 @@ from kvsan.checker.binaryfile import BinaryTrace
 from kvsan.model.ops import Source
 from kvsan.runtime.binary import Log
 from kvsan.runtime.device import Device, Ids
-from kvsan.runtime.lines import IN_C
+from kvsan.runtime.lines import IN_C, Lock
 from kvsan.runtime.tracing import Sets, Sink, Traced
 
 if TYPE_CHECKING:
@@ -182,7 +181,7 @@ class ToLog:
         os.register_at_fork(after_in_child=lambda: (forked := here()) and forked())
 
     def _forked(self) -> None:
-        self.lock = self._log.lock = RLock()
+        self.lock = self._log.lock = Lock()
 
 
 def watch(session: Session, device: Device, *, sites: bool = False) -> Device:

@@ -66,7 +66,7 @@ from kvsan.model.ops import (
     Wait,
 )
 from kvsan.runtime.lines import IDS as IDS
-from kvsan.runtime.lines import IN_C, HeldState, LogState, SegmentState
+from kvsan.runtime.lines import IN_C, HeldState, Lock, LogState, SegmentState
 
 VERSION = 2
 READ = (1, VERSION)
@@ -246,7 +246,7 @@ class Log(LogState):
         ring: int = RING,
     ) -> None:
         self.path = str(path)
-        self.lock = threading.RLock()
+        self.lock = Lock()
         self.now = clock
         self.lost = 0
         self.fault: Exception | None = None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from kvsan.runtime import native
 from kvsan.runtime.device import Copy, DeviceError, Ids, Kernel
 
-VERSION = 1
+VERSION = 2
 
 IDS = np.dtype("<i8")
 
@@ -53,9 +54,13 @@ class HeldState:
     """It has returned, and is not settled yet: in C alone."""
 
 
+Lock: Callable[[], Any] = threading.RLock
+"""A reentrant lock, which C takes without a call where there is C."""
+
 IN_C: Any
 IN_C, WRONG = native.found("kvsan.runtime._lines", VERSION)
 """`WRONG` is what is wrong with `KVSAN_NATIVE`, for a session to say."""
 if IN_C is not None:
-    IN_C.set_up(np.ndarray, IDS, _as_ids, DeviceError, time.perf_counter_ns, type(threading.RLock()), Kernel, Copy)
+    IN_C.set_up(np.ndarray, IDS, _as_ids, DeviceError, time.perf_counter_ns, Kernel, Copy)
     LogState, SegmentState, HeldState = IN_C.LogState, IN_C.Segment, IN_C.Held  # type: ignore[misc]
+    Lock = IN_C.Lock

@@ -30,9 +30,10 @@ from kvsan.checker.attach.lines import DROP, GONE, HELD, KINDS, NUMBERED, SETTLE
 from kvsan.checker.attach.names import Events, Streams, Threads
 from kvsan.checker.attach.regions import Regions
 from kvsan.checker.attach.sinks import Beside, Follower, Sink, Touched
-from kvsan.checker.attach.state import State, new_lock, packed_queue
+from kvsan.checker.attach.state import State, packed_queue
 from kvsan.checker.live import KvsanHazard
 from kvsan.model.ops import Op, Stream, StreamKind
+from kvsan.runtime.lines import Lock
 
 BATCH = 512
 """So many lines wait in a session at most."""
@@ -57,7 +58,7 @@ class Core(State):
         on_fault: Callable[[str, BaseException], None] | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
-        self.lock = new_lock()
+        self.lock = Lock()
         self.relocked: list[Callable[[Any], None]] = []
         """Called with the lock where it is another one from here on."""
         self.on = True
@@ -220,7 +221,7 @@ class Core(State):
         In a forked child the lock is a new one, since
         the thread that held it is not there.
         """
-        self.lock = new_lock()
+        self.lock = Lock()
         for take in self.relocked:
             take(self.lock)
         self._sinks = tuple(sinks)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self, SupportsIndex
 from kvsan.checker.attach.ledger import Hook
 from kvsan.checker.attach.native import HOT
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
-from kvsan.checker.attach.state import new_lock
+from kvsan.runtime.lines import Lock
 
 
 class _Parcel(NamedTuple):
@@ -90,7 +90,7 @@ class HandingList(list[Any]):
         super().__init__(items)
         self._recorder = recorder
         self._given_hook, self._seen_hook = given, seen
-        self._places = new_lock()
+        self._places = Lock()
         self._tokens: list[str | None] = [None] * len(self)
         self._before: list[tuple[Any, str | None]] = []
         """In a pause: the entries and their tokens when it began. A thread may have been in a method then."""

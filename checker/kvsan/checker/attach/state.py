@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -130,10 +129,8 @@ if TYPE_CHECKING or HOT is None:
                 except Exception as error:
                     self.fault("get", error)
 
-    new_lock: Callable[[], Any] = threading.RLock
     packed_queue: Callable[[], Any] = deque
     """A queue for lines that go to a process beside this one."""
 else:
     State = HOT.State
-    new_lock = HOT.Lock
     packed_queue = HOT.Packed
