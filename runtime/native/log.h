@@ -6,7 +6,7 @@
 #include "ids.h"
 #include "state.h"
 
-#define FEW 512  /* binary.FEW */
+#define FEW 16   /* so few ids are bytes of their own. Less than binary.FEW: copies are cheap here, new objects are not */
 #define WIDTH 5  /* binary.WIDTH */
 #define START 11 /* binary.START */
 
@@ -178,15 +178,34 @@ static int log_access(LogState *log, PyObject *label, PyObject *by, PyObject *on
 
 static int log_settle(LogState *log, Held *held, int returned);
 
-/* The latest blocking call is settled, if it has returned. Under the lock. */
+/* The latest blocking call becomes one as others are: it is settled if it has returned, and else among those that are
+   out. Under the lock. */
 static int log_reap(LogState *log) {
     Held *last = (Held *)log->last;
-    if (last == NULL || !last->returned)
+    if (last == NULL)
         return 0;
     log->last = NULL;
-    int result = log_settle(log, last, 1);
+    int result = 0;
+    if (last->returned)
+        result = log_settle(log, last, 1);
+    else if (last->segment != NULL && log->out != NULL)
+        result = PySet_Add(log->out, (PyObject *)last);
     Py_DECREF(last);
     return result;
+}
+
+/* The latest one, if it has returned and nobody else has it, for the next; NULL without an exception: there is none.
+   Its segment is the log's, so that none is full and waits for it. */
+static Held *log_again(LogState *log) {
+    Held *last = (Held *)log->last;
+    if (last == NULL || !last->returned || Py_REFCNT(last) != 1 || last->segment == NULL ||
+        last->segment != log->segment || (PyObject *)Py_TYPE(last) != held_class)
+        return NULL;
+    log->last = NULL;
+    ((Segment *)last->segment)->out--;
+    Py_CLEAR(last->segment);
+    last->returned = 0;
+    return last;
 }
 
 static PyObject *LogState_reap(LogState *self, PyObject *Py_UNUSED(unused)) {
@@ -195,36 +214,44 @@ static PyObject *LogState_reap(LogState *self, PyObject *Py_UNUSED(unused)) {
     Py_RETURN_NONE;
 }
 
+static PyObject *LogState_calls_out(LogState *self, PyObject *Py_UNUSED(unused)) {
+    PyObject *all = self->out == NULL ? PyList_New(0) : PySequence_List(self->out);
+    if (all != NULL && self->last != NULL && PyList_Append(all, self->last) < 0)
+        Py_CLEAR(all);
+    return all;
+}
+
 /* The line of a call that is out, in the log; NULL without an exception: the log's own code has to do it. */
 static Held *log_hold(LogState *log, PyObject *by, PyObject *event) {
-    if (log_reap(log) < 0)
+    if (log->fault != Py_None || log->out == NULL || !PySet_CheckExact(log->out) || held_class == NULL) {
+        log_reap(log);
         return NULL;
-    if (log->fault != Py_None || log->out == NULL || !PySet_CheckExact(log->out) || held_class == NULL)
-        return NULL;
-    Held *held = (Held *)((PyTypeObject *)held_class)->tp_alloc((PyTypeObject *)held_class, 0);
+    }
     long long ns;
+    Held *held = log_again(log);
+    if (held == NULL) {
+        if (log_reap(log) < 0)
+            return NULL;
+        held = (Held *)((PyTypeObject *)held_class)->tp_alloc((PyTypeObject *)held_class, 0);
+    }
     PyObject *t = held == NULL ? NULL : log_time(log, &ns);
     if (t == NULL) {
         Py_XDECREF(held);
         return NULL;
     }
     Segment *segment = log_segment(log);
-    if (segment == NULL || log_after(log, segment, t, ns) < 0 || log->fault != Py_None || log->out == NULL ||
-        (segment = log_segment(log)) == NULL) {
+    /* lines, blocking ones too, may have been made while the clock was asked */
+    if (segment == NULL || log_after(log, segment, t, ns) < 0 || log_reap(log) < 0 || log->fault != Py_None ||
+        log->out == NULL || (segment = log_segment(log)) == NULL) {
         Py_CLEAR(held);
         goto end;
     }
     held->at = PyList_GET_SIZE(segment->lines);
     held->segment = Py_NewRef((PyObject *)segment);
     PyObject *items[WIDTH] = {numbers[L_SYNC], by, Py_None, event, t};
-    if (PySet_Add(log->out, (PyObject *)held) < 0)
+    if (log_items(segment, items, WIDTH) < 0)
         Py_CLEAR(held);
-    else if (log_items(segment, items, WIDTH) < 0) {
-        Error e = error_take();
-        PySet_Discard(log->out, (PyObject *)held);
-        error_put(e);
-        Py_CLEAR(held);
-    } else {
+    else {
         segment->out++;
         Py_XSETREF(log->last, Py_NewRef((PyObject *)held));
     }

@@ -133,7 +133,7 @@ typedef struct {
     long long due;
     Py_ssize_t most, before;
     PyObject *now, *lock, *fault, *out, *full;
-    PyObject *last;  /* the latest blocking call, if it may be settled at the next one: a `Held` */
+    PyObject *last;  /* the latest blocking call, a `Held`: in `out` from the next one on, if it has not returned */
 } LogState;
 
 static int LogState_traverse(LogState *self, visitproc visit, void *arg) {
@@ -179,9 +179,11 @@ static PyMemberDef LogState_members[] = {
 };
 
 static PyObject *LogState_reap(LogState *self, PyObject *unused);  /* log.h */
+static PyObject *LogState_calls_out(LogState *self, PyObject *unused);
 
 static PyMethodDef LogState_methods[] = {
-    {"_reap", (PyCFunction)LogState_reap, METH_NOARGS, "Settles the latest blocking call, if it has returned."},
+    {"_reap", (PyCFunction)LogState_reap, METH_NOARGS, "Settles the latest blocking call if it has returned; if not, it is in `_out` from here on."},
+    {"_calls_out", (PyCFunction)LogState_calls_out, METH_NOARGS, "Blocking calls that are out, or have just returned."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -588,7 +588,7 @@ class Log(LogState):
             part.lines = list(segment.lines)
             part.extra = _extra(part.lines)  # the segment's may be another line's already
             part.words, part.used = segment.words[: segment.used].copy(), segment.used
-            for held in list(self._out):
+            for held in self._calls_out():
                 if held.segment is segment and held.at < len(part.lines) and not held.returned:
                     held.nothing(part.lines)
             self._say_header(whole=False)

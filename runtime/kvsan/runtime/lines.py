@@ -36,8 +36,16 @@ class LogState:
 
     __slots__ = ()
 
+    _out: set[Any]
+
     def _reap(self) -> None:
-        """Settles the latest blocking call if it has returned: C leaves that to whoever next looks."""
+        """Settles the latest blocking call if it has returned, and else puts it where all are that are out: C leaves
+        that to whoever next looks.
+        """
+
+    def _calls_out(self) -> list[Any]:
+        """Blocking calls that are out, or have just returned (`returned`)."""
+        return list(self._out)
 
 
 class SegmentState:
