@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[2]))  # benchmarks
 
 SHAPE: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

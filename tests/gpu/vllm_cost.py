@@ -1,14 +1,17 @@
 """What debug mode costs a step: alternating windows in one warm process, and PyTorch's own sanitizer beside it.
 
 A window serves `REQUESTS` new prompts to their end, so that the engine is idle where the switch is thrown; they fit
-into the GPU's blocks, so that none is preempted. A step is one that ran a forward: steps in which the engine only looks
-whether a load has come are many and short, and how many they are depends on what is measured.
+into the GPU's blocks, so that none is preempted. All windows of a round have prompts of the same lengths and prefixes,
+with other ends: their steps do the same. A step is one that ran a forward: steps in which the engine only looks whether
+a load has come are many and short, and how many they are depends on what is measured.
 
 Three states take turns, in another order each round: `on`; `off`, the session paused: the originals are back in the
 place of all that was hooked; and `again`, which is `off` once more: what `again` adds to `off` is nothing but noise,
 and says how much of it the other differences hold. Reported: for each two of them the median over the rounds of what
 the one adds to the other, with the interval that holds it with 95 % (order statistics, no assumption on the shape of
-the noise).
+the noise). Windows of one state differ by a tenth, so that interval is wide; `steps` compares single steps with those
+at the same place of their round's windows, in bulk and tail (`benchmarks/estimate.py`), by wall time and by processor
+time of the engine's thread.
 
 What stays in `off`: events and queues that were made as stand-ins (their methods are the originals again, their class
 is not), and names that were taken from a module before. An event that is made while the session is paused is PyTorch's
@@ -36,6 +39,9 @@ from math import comb
 from random import Random
 from typing import Any
 
+import numpy as np
+from benchmarks.estimate import Steps, compare
+
 STATES = ("on", "off", "again")
 PARTS = ("deaf", "kept")
 WARM = 4
@@ -60,13 +66,15 @@ class Clock:
 
     def __init__(self, core: Any) -> None:
         self.steps: list[float] = []
+        self.cpu: list[float] = []
         self.empty = 0
         original: Callable[[], Any] = core.step_fn
 
         def step() -> Any:
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.thread_time()
             done = original()
             if done[1]:
+                self.cpu.append(time.thread_time() - cpu)
                 self.steps.append(time.perf_counter() - began)
             else:
                 self.empty += 1
@@ -81,14 +89,27 @@ class Windows:
     def __init__(self, llm: Any, seed: int) -> None:
         self.llm, self.seed, self.served = llm, seed, 0
         self.clock = Clock(llm.llm_engine.engine_core.engine_core)
+        rng = Random(seed)
+        self.prefixes = [[rng.randrange(10, 32000) for _ in range(512)] for _ in range(24)]
 
-    def serve(self) -> dict[str, float]:
-        from gpu.vllm_acceptance import prompts, sampling
+    def work(self, number: int) -> list[Any]:
+        """Prompts of a round: each time other ends, of the same lengths behind the same prefixes."""
+        shape, ends = Random(f"{self.seed} {number}"), Random(f"{self.seed} {number} {self.served}")
+        return [
+            {
+                "prompt_token_ids": shape.choice(self.prefixes)
+                + [ends.randrange(10, 32000) for _ in range(shape.randrange(16, 256))]
+            }
+            for _ in range(REQUESTS)
+        ]
 
-        clock = self.clock
-        work = prompts(24 * (self.served + 1), self.seed)[-REQUESTS:]  # the shared prefixes, other ends
+    def serve(self, number: int) -> dict[str, float]:
+        from gpu.vllm_acceptance import sampling
+
+        clock, work = self.clock, self.work(number)
         self.served += 1
         clock.steps.clear()
+        clock.cpu.clear()
         clock.empty = 0
         began = time.perf_counter()
         allocations = _allocations()
@@ -104,6 +125,28 @@ class Windows:
             "empty": clock.empty,
             "allocations": (_allocations() - allocations) / len(clock.steps),
         }
+
+
+def by_steps(each: dict[str, list[dict[str, list[float]]]], base: str, mode: str) -> dict[str, Any]:
+    """What `mode` adds to a step of `base`: bulk, tail and their sum, µs and percent, by both clocks."""
+    out: dict[str, Any] = {}
+    for clock in ("wall", "cpu"):
+        us: list[float] = []
+        kinds: list[int] = []
+        modes: list[int] = []
+        rounds: list[int] = []
+        for at, state in enumerate((base, mode)):
+            for number, window in enumerate(each[state]):
+                us += window[clock]
+                kinds += range(len(window[clock]))
+                modes += [at] * len(window[clock])
+                rounds += [number] * len(window[clock])
+        found = compare(Steps(np.array(us), np.array(kinds), np.array(modes), np.array(rounds)), 0, 1)
+        mean = float(np.mean([value for window in each[base] for value in window[clock]]))
+        for part in ("bulk", "tail", "plain"):
+            found[part]["percent"] = [round(100 * x / mean, 2) for x in (found[part]["us"], *found[part]["interval"])]
+        out[clock] = found
+    return out
 
 
 def medians(rows: list[dict[str, float]]) -> dict[str, float]:
@@ -189,10 +232,11 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
     assert debug is not None
     states = (*STATES, *(PARTS if options.dissect else ()))
     rows: dict[str, list[dict[str, float]]] = {state: [] for state in states}
+    each: dict[str, list[dict[str, list[float]]]] = {state: [] for state in states}
     orders = list(permutations(rows))  # none is always the first, none always follows the same
     Random(options.seed).shuffle(orders)
     steps = ops = 0
-    windows.serve()  # events that vLLM makes at their first use and keeps are ones that kvsan knows
+    windows.serve(0)  # events that vLLM makes at their first use and keeps are ones that kvsan knows
     for number in range(WARM + options.windows):
         for state in orders[number % len(orders)]:
             throw(debug, state)
@@ -202,11 +246,13 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
             watched = state == "on" and number >= WARM
             if watched:
                 hot.window(on=True)
-            row = windows.serve()
+            row = windows.serve(number)
             if watched:
                 hot.window(on=False)
             if number >= WARM:
                 rows[state].append(row)
+                clock = windows.clock
+                each[state].append({"wall": [1e6 * x for x in clock.steps], "cpu": [1e6 * x for x in clock.cpu]})
                 if state == "on":
                     steps, ops = steps + int(row["steps"]), ops + debug.recorder.ops - before
     alloc = {}
@@ -217,6 +263,8 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
     parts = [(state, "off") for state in states if state in PARTS]
     for this, other in (("on", "off"), ("on", "again"), ("again", "off"), *parts):
         summary[f"{this}_over_{other}"] = differences(rows, this, other)
+    pairs = (("off", "on"), ("again", "on"), ("off", "again"))
+    summary["steps"] = {f"{mode}_over_{base}": by_steps(each, base, mode) for base, mode in pairs}
     summary.update({state: medians(rows[state]) for state in rows})
     if meter is not None:
         meter.on = False
@@ -252,7 +300,7 @@ def csan(options: argparse.Namespace) -> dict[str, Any]:
 
     windows = Windows(engine(options), options.seed)
     found: dict[str, Any] = {"mode": "csan", "runner": options.runner, "graphs": options.graphs}
-    plain = [windows.serve() for _ in range(2 * WARM + options.windows)][2 * WARM :]
+    plain = [windows.serve(number) for number in range(2 * WARM + options.windows)][2 * WARM :]
     found["alloc_us"] = alloc_us()
     found["plain"], found["plain_each"] = medians(plain), [round(row["step_us"], 1) for row in plain]
     try:
@@ -263,7 +311,7 @@ def csan(options: argparse.Namespace) -> dict[str, Any]:
         began = time.perf_counter()
         watched: list[dict[str, float]] = []
         while len(watched) < 3 and time.perf_counter() - began < 15:
-            watched.append(windows.serve())
+            watched.append(windows.serve(len(watched)))
         found["csan"], found["csan_windows"] = medians(watched), len(watched)
     except Exception as error:
         found["csan_failed"] = f"{type(error).__name__}: {error}"[:500]

@@ -710,7 +710,7 @@ def test_a_signal_at_the_lock(tmp_path: Path, where: str, refused: Any, taken: i
                 host = device.host("host")
                 inner.refuse = refused
                 lock = Interrupts(taken, left)
-                before, log.lock = log.lock, lock  # type: ignore[assignment]
+                before, log.lock = log.lock, lock
                 try:
                     found.append(call(host))
                 except BaseException as raised:
