@@ -137,15 +137,15 @@ part() {
     cost) # one after the other: nothing else runs
         use 0.24.0
         export KVSAN=1
-        BARE=1 one cost-graphs${COST_NAME:-} 170 cost --windows ${COST_WINDOWS:-40} --graphs
-        [[ ${COST_GRAPHS_ONLY:-} ]] || BARE=1 one cost 180 cost --windows 24 ;;
+        BARE=1 one cost-graphs${COST_NAME:-} 170 cost --windows ${COST_WINDOWS:-40} --graphs ${COST_MORE:-}
+        [[ ${COST_GRAPHS_ONLY:-} ]] || BARE=1 one cost 180 cost --windows 24 ${COST_MORE:-} ;;
     breakdown) # by hook
         use 0.24.0
         export KVSAN=1
         for more in "" --graphs; do BARE=1 one "breakdown${more#-}" 90 cost --windows 6 --breakdown $more; done ;;
     dissect) # between on and off
         use 0.24.0; export KVSAN=1
-        BARE=1 one dissect 300 cost --windows ${COST_WINDOWS:-20} --graphs --dissect ;;
+        BARE=1 one dissect 300 cost --windows ${COST_WINDOWS:-20} --graphs --dissect ${COST_MORE:-} ;;
     csan) # PyTorch's own sanitizer, and a process that never had kvsan
         use 0.24.0; KVSAN=0 BARE=1 one csan 110 csan --windows 12 ;;
     *) echo "run_vllm.sh: no part $1; accepted: $(sed -n '2s/.*each of \(.*\): the/\1/p' "$0")" >&2; exit 2 ;;

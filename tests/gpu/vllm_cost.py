@@ -20,8 +20,9 @@ PyTorch's trace callbacks are off: armed, PyTorch calls Python
 at each allocation and each free of device memory. `alloc_us` is an `empty` and its end, in `on`, in `off` and in `csan`
 (a process that never had kvsan); `allocations` is how many a step makes.
 
-`--dissect`: two more states say where it goes. `deaf` has all hooks in place, and each finds that it is not to look;
-`kept` names its lines and lets them go, where `on` hands them to the process beside.
+`--dissect`: three more states say where it goes. `deaf` has all hooks in place, and each finds that it is not to look;
+`bare` is the same without those of tensor methods; `kept` names its lines and lets them go, where `on` hands them to
+the process beside.
 
 `--breakdown`: clocks around hooks and recorder (`attach.meter`), which slow down all states; its windows are for µs by
 hook alone.
@@ -30,6 +31,7 @@ hook alone.
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -43,7 +45,7 @@ import numpy as np
 from benchmarks.estimate import Steps, compare
 
 STATES = ("on", "off", "again")
-PARTS = ("deaf", "kept")
+PARTS = ("deaf", "bare", "kept")
 WARM = 4
 REQUESTS, TOKENS = 12, 64
 
@@ -179,14 +181,18 @@ def throw(debug: Any, state: str) -> None:
     leave: Callable[[], None] | None = vars(debug).pop("leave", None)
     if leave is not None:
         leave()
+    debug.pause()  # from wherever it was
     if state in ("off", "again"):
-        debug.pause()
         return
     debug.resume()
-    if state == "deaf":
+    if state in ("deaf", "bare"):
         recorder.settle_up()
         recorder.on = False
-        recorder.attachments["torch"]._crosscheck.pause()  # its callbacks are no hooks
+        calls = recorder.attachments["torch"]
+        calls._crosscheck.pause()  # its callbacks are no hooks
+        if state == "bare":
+            calls._touching.lift()
+            calls._blocking.lift()
         debug.leave = lambda: setattr(recorder, "on", True)
     elif state == "kept":
         recorder.settle_up()
@@ -238,6 +244,8 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
     steps = ops = 0
     windows.serve(0)  # events that vLLM makes at their first use and keeps are ones that kvsan knows
     for number in range(WARM + options.windows):
+        if number == WARM and options.pin >= 0:
+            os.sched_setaffinity(0, {options.pin})  # this thread alone
         for state in orders[number % len(orders)]:
             throw(debug, state)
             before = debug.recorder.ops
@@ -263,7 +271,7 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
     parts = [(state, "off") for state in states if state in PARTS]
     for this, other in (("on", "off"), ("on", "again"), ("again", "off"), *parts):
         summary[f"{this}_over_{other}"] = differences(rows, this, other)
-    pairs = (("off", "on"), ("again", "on"), ("off", "again"))
+    pairs = [("off", "on"), ("again", "on"), ("off", "again"), *(("off", state) for state in states if state in PARTS)]
     summary["steps"] = {f"{mode}_over_{base}": by_steps(each, base, mode) for base, mode in pairs}
     summary.update({state: medians(rows[state]) for state in rows})
     if meter is not None:
@@ -284,8 +292,6 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
 
 def plugin_off(plugin: Callable[[], None]) -> None:
     """The entry point as a process without `KVSAN` sees it."""
-    import os
-
     kept = os.environ.pop("KVSAN", None)
     try:
         plugin()
