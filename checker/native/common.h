@@ -6,6 +6,7 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <structmember.h>
 #include <time.h>
 
@@ -26,6 +27,7 @@ NAMES_USED(X)
 
 static PyObject *zero;            /* the int */
 static PyObject *hazard_class;    /* KvsanHazard: the one error that the engine is meant to see */
+static PyTypeObject *deque_type;  /* collections.deque, whose length is its size (it is a PyVarObject) */
 static PyTypeObject *lock_type;   /* of locks that are taken here; NULL: none are */
 static PyObject *perf_counter_ns; /* time.perf_counter_ns, for which the clock is read here */
 static int clock_is_monotonic;    /* whether that is so on this machine */
@@ -40,6 +42,30 @@ static int intern_names(void)
     NAMES_USED(X)
 #undef X
     return 0;
+}
+
+/* What most hooks pass after the engine's own function: in one piece of the code, so that it can be fetched ahead. */
+#ifdef __GNUC__
+#define HOT __attribute__((hot, noinline))
+#define COLD __attribute__((cold, noinline))
+#define FETCH(at) __builtin_prefetch(at)
+#else
+#define HOT
+#define COLD
+#define FETCH(at) ((void)(at))
+#endif
+
+/* A variable of the thread's that is found without a call, where a pointer's room for such is to be had (glibc). */
+#if defined(__GLIBC__) && defined(__GNUC__)
+#define OF_THREAD static _Thread_local __attribute__((tls_model("initial-exec")))
+#else
+#define OF_THREAD static _Thread_local
+#endif
+
+/* The number of the calling thread's state of Python's: none has another one's. */
+static inline uint64_t state_of_thread(void)
+{
+    return PyThreadState_Get()->id;
 }
 
 /* The attribute, a new reference; NULL without an error if there is none, with one if something else went wrong. */

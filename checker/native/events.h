@@ -107,18 +107,21 @@ static PyObject *names_fresh(Names *self)
 /* The same in place. 1: it is; 0: it is too long; -1 with an error. */
 static int names_fresh_text(Names *self, Text *text)
 {
-    char bytes[64];
-    Py_ssize_t size;
+    char bytes[64], digits[24], *digit = digits + sizeof(digits);
+    Py_ssize_t size, serial;
     const char *prefix;
     if (self->prefix == NULL || !PyUnicode_Check(self->prefix))
         return 0;
     if ((prefix = PyUnicode_AsUTF8AndSize(self->prefix, &size)) == NULL)
         return -1;
-    if (size > 16)
+    if (size > 16 || self->serial < 0)
         return 0;
     memcpy(bytes, prefix, (size_t)size);
-    size += PyOS_snprintf(bytes + size, sizeof(bytes) - (size_t)size, "e%zd", ++self->serial);
-    text_set(text, bytes, (size_t)size);
+    for (serial = ++self->serial; digit == digits + sizeof(digits) || serial > 0; serial /= 10)
+        *--digit = (char)('0' + serial % 10); /* to be printed would touch some sixty cache lines */
+    bytes[size++] = 'e';
+    memcpy(bytes + size, digit, (size_t)(digits + sizeof(digits) - digit));
+    text_set(text, bytes, (size_t)(size + (digits + sizeof(digits) - digit)));
     return 1;
 }
 
@@ -142,26 +145,32 @@ static int names_hang(Names *self, PyObject *event, PyObject *tag)
     return found == tag;
 }
 
-/* The event's tag, made if it has none, a new reference. NULL without an error if the event cannot carry one: then
-   `name` is its name, a new reference. */
-static Tag *names_tag(Names *self, PyObject *event, PyObject **name)
+/* The tag that the event carries, a new reference; NULL if it has none of its own or, with an error, if that went
+   wrong. */
+static inline Tag *names_worn(Names *self, PyObject *event)
+{
+    Tag *tag = self->attribute == NULL ? NULL : (Tag *)look_up(event, self->attribute);
+    if (tag == NULL || (Py_TYPE(tag) == &TagType && tag->event == event))
+        return tag;
+    Py_DECREF(tag);
+    return NULL;
+}
+
+/* The same, made for an event that has none. NULL without an error if it cannot carry one: then `name` is its name, a
+   new reference. */
+static COLD Tag *names_tag(Names *self, PyObject *event, PyObject **name)
 {
     PyObject *done;
     Tag *tag;
     Py_ssize_t others;
     int hangs;
     *name = NULL;
+    if (PyErr_Occurred())
+        return NULL;
     if (self->attribute == NULL || self->names == NULL || self->held == NULL) {
         PyErr_SetString(PyExc_AttributeError, "names of events that were not set up");
         return NULL;
     }
-    tag = (Tag *)look_up(event, self->attribute);
-    if (tag != NULL) {
-        if (Py_TYPE(tag) == &TagType && tag->event == event)
-            return tag;
-        Py_DECREF(tag);
-    } else if (PyErr_Occurred())
-        return NULL;
     if ((others = PyObject_Size(self->names)) == 0)
         others = PyObject_Size(self->held);
     if (others < 0)
@@ -199,16 +208,15 @@ static Tag *names_tag(Names *self, PyObject *event, PyObject **name)
 static PyObject *names_name(Names *self, PyObject *event)
 {
     PyObject *name;
-    Tag *tag = names_tag(self, event, &name);
-    if (tag != NULL) {
+    Tag *tag = names_worn(self, event);
+    if (tag != NULL || (tag = names_tag(self, event, &name)) != NULL) {
         name = tag_name(tag);
         Py_DECREF(tag);
     }
     return name;
 }
 
-/* The same in place. 0, or -1 with an error. */
-static int names_text(Names *self, PyObject *event, Text *text)
+static COLD int names_text_made(Names *self, PyObject *event, Text *text)
 {
     PyObject *name;
     Tag *tag = names_tag(self, event, &name);
@@ -221,6 +229,17 @@ static int names_text(Names *self, PyObject *event, Text *text)
         return -1;
     text_of(text, name);
     Py_DECREF(name);
+    return 0;
+}
+
+/* The same in place. 0, or -1 with an error. */
+static HOT int names_text(Names *self, PyObject *event, Text *text)
+{
+    Tag *tag = names_worn(self, event);
+    if (tag == NULL)
+        return names_text_made(self, event, text);
+    *text = tag->text;
+    Py_DECREF(tag);
     return 0;
 }
 
@@ -265,6 +284,7 @@ static int names_drop(State *state, PyObject *names)
 {
     Names *self = (Names *)names;
     unsigned long long now;
+    unsigned char *put;
     PyObject *gone, *by, *at;
     Py_ssize_t i;
     Text who;
@@ -273,12 +293,9 @@ static int names_drop(State *state, PyObject *names)
         return -1;
     now = in_place(state) ? clock_now() : 0; /* from here on nothing of Python's is called until they are all in */
     for (i = 0; now && who.size && i < self->count && self->ended[i].text.size; i++) {
-        if (line_begins(state, 4) < 0)
+        if ((put = line_begins(state, 4, DROP)) == NULL)
             break;
-        pack_code(state, DROP);
-        pack_text(state->packed, &who);
-        pack_text(state->packed, &self->ended[i].text);
-        line_ends(state, now);
+        line_ends(state, put_long(put_text(put_text(put, &who), &self->ended[i].text), now));
         state->count++;
     }
     if (i > 0) {

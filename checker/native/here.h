@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "common.h"
+#include "text.h"
 
 typedef struct Slot {
     unsigned long long serial; /* whose `Here` */
@@ -23,25 +24,50 @@ typedef struct {
     unsigned long long serial;
 } Here;
 
+/* All that is known of a thread. */
+typedef struct {
+    Slot *slots;               /* the one used last in front */
+    unsigned long long serial; /* of the `State` that gave the name */
+    uint64_t state;            /* of the thread then */
+    PyObject *name;            /* kept by that `State`, which keeps the names of all threads */
+    Text text;
+} Mine;
+
 static unsigned long long serials; /* one for each `Here` and each `State`, none twice */
-static _Thread_local Slot *slots;  /* of this thread, the one used last in front */
-static pthread_key_t slots_end;
+OF_THREAD Mine *mine;
+static pthread_key_t mine_end;
 
 /* A thread ends. What a graph's capture kept is let lie: the GIL is not held. */
-static void slots_free(void *first)
+static void mine_free(void *of_thread)
 {
-    Slot *slot = first, *next;
-    slots = NULL; /* whatever ends after this may call hooks */
+    Slot *slot = ((Mine *)of_thread)->slots, *next;
+    mine = NULL; /* whatever ends after this may call hooks */
     for (; slot != NULL; slot = next) {
         next = slot->next;
         PyMem_RawFree(slot);
     }
+    PyMem_RawFree(of_thread);
 }
 
-static Slot *slot_find(Here *here, uint64_t state)
+/* The calling thread's for the first time; NULL if there is no memory, without an error. */
+static COLD Mine *mine_made(void)
 {
-    Slot **at = &slots, *slot;
+    Mine *made = PyMem_RawCalloc(1, sizeof(Mine));
+    if (made != NULL && pthread_setspecific(mine_end, made) != 0) {
+        PyMem_RawFree(made);
+        made = NULL;
+    }
+    return mine = made;
+}
+
+static COLD Slot *slot_find(Here *here, uint64_t state)
+{
+    Mine *own = mine != NULL ? mine : mine_made();
+    Slot **at, *slot;
     PyObject *captured = NULL;
+    if (own == NULL)
+        return NULL;
+    at = &own->slots;
     while ((slot = *at) != NULL && slot->serial != here->serial)
         at = &slot->next;
     if (slot == NULL) {
@@ -58,9 +84,8 @@ static Slot *slot_find(Here *here, uint64_t state)
         }
     }
     slot->state = state;
-    slot->next = slots;
-    slots = slot;
-    pthread_setspecific(slots_end, slots);
+    slot->next = own->slots;
+    own->slots = slot;
     Py_XDECREF(captured); /* its end may look for a slot */
     return slot;
 }
@@ -68,8 +93,8 @@ static Slot *slot_find(Here *here, uint64_t state)
 /* The calling thread's; NULL if there is no memory, without an error. */
 static inline Slot *slot_of(Here *here)
 {
-    uint64_t state = PyThreadState_GetID(PyThreadState_Get());
-    Slot *slot = slots;
+    uint64_t state = state_of_thread();
+    Slot *slot = mine == NULL ? NULL : mine->slots;
     if (slot != NULL && slot->serial == here->serial && slot->state == state)
         return slot;
     return slot_find(here, state);
@@ -88,13 +113,12 @@ static PyObject *Here_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 /* What it has in the thread in which it ends; in others that is let lie until those end. */
 static void Here_dealloc(Here *self)
 {
-    Slot **at = &slots, *slot;
-    while ((slot = *at) != NULL && slot->serial != self->serial)
+    Slot **at = mine == NULL ? NULL : &mine->slots, *slot = NULL;
+    while (at != NULL && (slot = *at) != NULL && slot->serial != self->serial)
         at = &slot->next;
     if (slot != NULL) {
         PyObject *captured = slot->captured;
         *at = slot->next;
-        pthread_setspecific(slots_end, slots);
         PyMem_RawFree(slot);
         Py_XDECREF(captured);
     }

@@ -58,12 +58,6 @@ static PyObject *hook_failed(Hook *self, PyObject *result)
 
 #define PASSES(self) (!(self)->state->on)
 
-#ifdef __GNUC__
-#define FETCH(at) __builtin_prefetch(at)
-#else
-#define FETCH(at) ((void)(at))
-#endif
-
 /* What the line will touch comes into the caches while the engine's own function runs. */
 static inline void hook_fetch(Hook *self)
 {
@@ -80,6 +74,8 @@ static inline void hook_fetch(Hook *self)
         FETCH(names);
         FETCH(names + 64);
     }
+    FETCH(mine);
+    FETCH((const char *)mine + 64);
     if (packed != NULL) {
         FETCH(packed);
         FETCH(packed->bytes + packed->used);

@@ -135,6 +135,20 @@ static PyObject *set_up(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
+/* Which class is `collections.deque`. 0, or -1 with an error. */
+static int see_deque(void)
+{
+    PyObject *module = PyImport_ImportModule("collections");
+    PyObject *found = module == NULL ? NULL : PyObject_GetAttrString(module, "deque"), *one = NULL;
+    Py_XDECREF(module);
+    if (found != NULL && PyType_Check(found) && (one = PyObject_CallFunction(found, "((i))", 1)) != NULL &&
+        Py_SIZE(one) == 1)
+        deque_type = (PyTypeObject *)Py_NewRef(found);
+    Py_XDECREF(one);
+    Py_XDECREF(found);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* Whether `time.perf_counter_ns` is CLOCK_MONOTONIC here. */
 static int see_clock(void)
 {
@@ -186,9 +200,9 @@ PyMODINIT_FUNC PyInit__hot(void)
     };
     PyObject *module;
     size_t i;
-    if (intern_names() < 0 || see_clock() < 0 || PyType_Ready(&TagType) < 0)
+    if (intern_names() < 0 || see_clock() < 0 || see_deque() < 0 || PyType_Ready(&TagType) < 0)
         return NULL;
-    if (pthread_key_create(&slots_end, slots_free) != 0) {
+    if (pthread_key_create(&mine_end, mine_free) != 0) {
         PyErr_SetString(PyExc_ImportError, "no key for what each thread is in the middle of");
         return NULL;
     }

@@ -13,6 +13,27 @@
 
 /* Makes the call as it is if nobody looks or it is part of another one, and leaves what is not usual to Python. `slot`
    and `lock` are set for what follows. */
+/* The code that puts a line in place comes into the caches, too. */
+#define FETCH_CODE(function, size)                                                                                     \
+    do {                                                                                                               \
+        const char *code_ = (const char *)(uintptr_t)(function);                                                       \
+        size_t at_;                                                                                                    \
+        for (at_ = 0; at_ < (size); at_ += 64)                                                                         \
+            FETCH(code_ + at_);                                                                                        \
+    } while (0)
+
+static HOT int order_add(Hook *self, int code, PyObject *stream, PyObject *event);
+
+static inline void order_fetch(Hook *self)
+{
+    hook_fetch(self);
+    FETCH_CODE(order_add, 576);
+    FETCH_CODE(namer_text, 192);
+    FETCH_CODE(namer_met, 256);
+    FETCH_CODE(names_text, 192);
+    FETCH_CODE(line_begins, 128);
+}
+
 #define BEGIN(least, most)                                                                                             \
     Hook *self = (Hook *)callable;                                                                                     \
     Py_ssize_t given = PyVectorcall_NARGS(count);                                                                      \
@@ -29,7 +50,7 @@
 
 #define MAKE_THE_CALL                                                                                                  \
     slot->busy = 1;                                                                                                    \
-    hook_fetch(self);                                                                                                  \
+    order_fetch(self);                                                                                                 \
     result = hook_original(self, args, count, NULL);                                                                   \
     if (result != NULL)                                                                                                \
         self->counter->count++
@@ -68,9 +89,10 @@ static PyObject *order_line(Hook *self, long code, PyObject *stream, PyObject *e
 }
 
 /* The same as a line: put in place if it can be. 0, or -1 with an error. */
-static int order_add(Hook *self, int code, PyObject *stream, PyObject *event)
+static HOT int order_add(Hook *self, int code, PyObject *stream, PyObject *event)
 {
     State *state = self->state;
+    unsigned char *at;
     Text by, on, which;
     if (!in_place(state))
         return state_add(state, order_line(self, code, stream, event)) < 0 ? -1 : 0;
@@ -79,13 +101,10 @@ static int order_add(Hook *self, int code, PyObject *stream, PyObject *event)
         return -1;
     if (!in_place(state) || !by.size || !on.size || !which.size) /* a name that is too long */
         return state_add(state, order_line(self, code, stream, event)) < 0 ? -1 : 0;
-    if (state_ended(state, state->packed->count) < 0 || line_begins(state, 5) < 0)
+    if (state_ended(state, state->packed->count) < 0 || (at = line_begins(state, 5, code)) == NULL)
         return -1;
-    pack_code(state, code);
-    pack_text(state->packed, &by);
-    pack_text(state->packed, &on);
-    pack_text(state->packed, &which);
-    line_ends(state, clock_now());
+    at = put_text(put_text(put_text(at, &by), &on), &which);
+    line_ends(state, put_long(at, clock_now()));
     state->count++;
     return state_full(state);
 }
@@ -143,6 +162,7 @@ static int wait_stream_in_place(Hook *self, PyObject *on, PyObject *other)
     State *state = self->state;
     Text by, waits, records, event;
     unsigned long long now;
+    unsigned char *at;
     int i;
     if (namer_text(self->namer, on, &waits) < 0 || namer_text(self->namer, other, &records) < 0 ||
         state_thread_text(state, &by) < 0)
@@ -155,14 +175,12 @@ static int wait_stream_in_place(Hook *self, PyObject *on, PyObject *other)
         return -1;
     now = clock_now();
     for (i = 0; i < 3; i++) {
-        if (line_begins(state, i < 2 ? 5 : 4) < 0)
+        if ((at = line_begins(state, i < 2 ? 5 : 4, i == 0 ? RECORD : i == 1 ? WAIT : DROP)) == NULL)
             return -1;
-        pack_code(state, i == 0 ? RECORD : i == 1 ? WAIT : DROP);
-        pack_text(state->packed, &by);
+        at = put_text(at, &by);
         if (i < 2)
-            pack_text(state->packed, i == 0 ? &records : &waits);
-        pack_text(state->packed, &event);
-        line_ends(state, now);
+            at = put_text(at, i == 0 ? &records : &waits);
+        line_ends(state, put_long(put_text(at, &event), now));
         state->count++;
     }
     return state_full(state) < 0 ? -1 : 1;
@@ -211,6 +229,7 @@ FUNCTION(hook_wait_stream)
 static int query_in_place(Hook *self, PyObject *event, int answer)
 {
     State *state = self->state;
+    unsigned char *at;
     Text by, which;
     if (!in_place(state))
         return 0;
@@ -218,13 +237,11 @@ static int query_in_place(Hook *self, PyObject *event, int answer)
         return -1;
     if (!in_place(state) || !by.size || !which.size)
         return 0;
-    if (state_ended(state, state->packed->count) < 0 || line_begins(state, 5) < 0)
+    if (state_ended(state, state->packed->count) < 0 || (at = line_begins(state, 5, POLL)) == NULL)
         return -1;
-    pack_code(state, POLL);
-    pack_text(state->packed, &by);
-    pack_text(state->packed, &which);
-    pack_number(state->packed, answer ? 0xc3 : 0xc2, 0, 0);
-    line_ends(state, clock_now());
+    at = put_text(put_text(at, &by), &which);
+    *at++ = answer ? YES : NO;
+    line_ends(state, put_long(at, clock_now()));
     state->count++;
     return state_full(state) < 0 ? -1 : 1;
 }
@@ -257,6 +274,7 @@ FUNCTION(hook_query)
 static int hold_in_place(Hook *self, PyObject *event, Py_ssize_t *index)
 {
     State *state = self->state;
+    unsigned char *at;
     Text by, which;
     if (!in_place(state))
         return 0;
@@ -266,15 +284,14 @@ static int hold_in_place(Hook *self, PyObject *event, Py_ssize_t *index)
         return 0;
     if (state->packed->count >= state->blocked && call_method(state, s_settle_up) < 0)
         return -1;
-    if (state_ended(state, state->packed->count) < 0 || line_begins(state, 7) < 0)
+    if (state_ended(state, state->packed->count) < 0 || (at = line_begins(state, 7, HELD)) == NULL)
         return -1;
-    pack_code(state, HELD);
-    pack_text(state->packed, &by);
-    pack_text(state->packed, &which);
-    pack_none(state); /* no stream, no device */
-    pack_none(state);
-    line_ends(state, clock_now());
-    pack_none(state); /* whether it has returned */
+    at = put_text(put_text(at, &by), &which);
+    *at++ = NONE; /* no stream, no device */
+    *at++ = NONE;
+    at = put_long(at, clock_now());
+    *at++ = NONE; /* whether it has returned */
+    line_ends(state, at);
     *index = state->count++;
     return state->batch <= 1 && call_method(state, s_settle_up) < 0 ? -1 : 1;
 }
@@ -282,14 +299,14 @@ static int hold_in_place(Hook *self, PyObject *event, Py_ssize_t *index)
 /* What became of it, under the lock. */
 static int settle_in_place(State *state, Py_ssize_t index, int done)
 {
+    unsigned char *at;
     if (state->packed == NULL) /* a forked child, whose lines go elsewhere and begin anew */
         return 0;
-    if (line_begins(state, 3) < 0)
+    if ((at = line_begins(state, 3, SETTLED)) == NULL)
         return -1;
-    pack_code(state, SETTLED);
-    pack_number(state->packed, 0xcf, (unsigned long long)index, 8);
-    pack_number(state->packed, done ? 0xc3 : 0xc2, 0, 0);
-    state->packed->count++;
+    at = put_long(at, (unsigned long long)index);
+    *at++ = done ? YES : NO;
+    line_ends(state, at);
     return 0;
 }
 

@@ -40,12 +40,10 @@ typedef struct {
 
 /* ── bytes ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static int pack_room(Packed *self, size_t more)
+static COLD int pack_grow(Packed *self, size_t more)
 {
     size_t room = self->room ? self->room : 1 << 14;
     unsigned char *bytes;
-    if (self->used + more <= self->room)
-        return 0;
     while (room < self->used + more)
         room *= 2;
     if ((bytes = PyMem_Realloc(self->bytes, room)) == NULL) {
@@ -55,6 +53,11 @@ static int pack_room(Packed *self, size_t more)
     self->bytes = bytes;
     self->room = room;
     return 0;
+}
+
+static inline int pack_room(Packed *self, size_t more)
+{
+    return self->used + more <= self->room ? 0 : pack_grow(self, more);
 }
 
 /* A byte and a big-endian number of so many bytes. There is room. */

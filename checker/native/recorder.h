@@ -64,38 +64,44 @@ static PyObject *State_hold(State *self, PyObject *given)
     return (PyObject *)state_hold(self, Py_NewRef(given));
 }
 
-/* Room for a line of so many items and a number, and its head: a line is about to be put in place. */
-static int line_begins(State *self, int items)
+enum { NONE = 0xc0, NO = 0xc2, YES = 0xc3 }; /* items of one byte */
+
+/* Lives go in before it. */
+static COLD int line_waits(State *self)
 {
     if (state_settle(self) < 0)
         return -1;
-    if (self->packed == NULL) { /* another session began in what that called */
-        PyErr_SetString(PyExc_RuntimeError, "another session began");
-        return -1;
+    if (self->packed != NULL)
+        return 0;
+    PyErr_SetString(PyExc_RuntimeError, "another session began"); /* in what that called */
+    return -1;
+}
+
+/* A line of so many items is about to be put in place: where its second one goes, behind its code. NULL with an error. */
+static HOT unsigned char *line_begins(State *self, int items, int code)
+{
+    Packed *packed = self->packed;
+    unsigned char *at;
+    if (packed == NULL || packed->life != NULL) {
+        if (line_waits(self) < 0)
+            return NULL;
+        packed = self->packed;
     }
-    if (pack_room(self->packed, HEAD + 2 + (size_t)items * (TEXT_ROOM + 9)) < 0)
-        return -1;
-    if (self->packed->used == 0)
-        self->packed->used = HEAD;
-    pack_number(self->packed, (unsigned char)(0x90 | items), 0, 0);
-    return 0;
+    if (pack_room(packed, HEAD + 2 + (size_t)items * (TEXT_ROOM + 9)) < 0)
+        return NULL;
+    if (packed->used == 0)
+        packed->used = HEAD;
+    at = packed->bytes + packed->used;
+    *at++ = (unsigned char)(0x90 | items);
+    *at++ = (unsigned char)code;
+    return at;
 }
 
-/* Its last item, and it is one more. */
-static inline void line_ends(State *self, unsigned long long now)
+/* It ends there, and is one more. */
+static inline void line_ends(State *self, unsigned char *at)
 {
-    pack_number(self->packed, 0xcf, now, 8);
+    self->packed->used = (size_t)(at - self->packed->bytes);
     self->packed->count++;
-}
-
-static inline void pack_code(State *self, int code)
-{
-    pack_number(self->packed, (unsigned char)code, 0, 0);
-}
-
-static inline void pack_none(State *self)
-{
-    pack_number(self->packed, 0xc0, 0, 0);
 }
 
 /* Whether lines may be put in place: they are packed, not in the middle of another one, and their time is read here. */

@@ -39,47 +39,52 @@ typedef struct {
 
 /* ── names and times ──────────────────────────────────────────────────────────────────────────────────────────── */
 
-static _Thread_local struct {
-    unsigned long long serial; /* of the `State` that gave the name */
-    uint64_t state;            /* of the thread, as in `here.h` */
-    PyObject *name;            /* kept by that `State`, which keeps the names of all threads */
-    Text text;
-} met;
-
 static PyTypeObject NamesType; /* `events.h` */
 static Py_ssize_t names_ended(PyObject *names);
 static int names_drop(State *self, PyObject *names);
 
-/* The name of the calling thread, a new reference. */
-static inline PyObject *state_thread(State *self)
+/* Whether that of the calling thread is known. */
+static inline int state_met(State *self)
 {
-    uint64_t state = PyThreadState_GetID(PyThreadState_Get());
-    PyObject *method, *name;
-    if (met.serial == self->serial && met.state == state)
-        return Py_NewRef(met.name);
-    if ((method = PyObject_GetAttr((PyObject *)self, s_thread_name)) == NULL)
+    return mine != NULL && mine->serial == self->serial && mine->state == state_of_thread();
+}
+
+/* It is asked for, a new reference. */
+static COLD PyObject *state_meet(State *self)
+{
+    Mine *own = mine != NULL ? mine : mine_made();
+    PyObject *method = PyObject_GetAttr((PyObject *)self, s_thread_name), *name;
+    if (method == NULL)
         return NULL;
     name = PyObject_CallNoArgs(method);
     Py_DECREF(method);
-    if (name != NULL) {
-        met.serial = self->serial;
-        met.state = state;
-        met.name = name;
-        text_of(&met.text, name);
+    if (name != NULL && own != NULL) {
+        own->serial = self->serial;
+        own->state = state_of_thread();
+        own->name = name;
+        text_of(&own->text, name);
     }
     return name;
+}
+
+/* The name of the calling thread, a new reference. */
+static inline PyObject *state_thread(State *self)
+{
+    return state_met(self) ? Py_NewRef(mine->name) : state_meet(self);
 }
 
 /* The same in place. 0, or -1 with an error. */
 static inline int state_thread_text(State *self, Text *text)
 {
     PyObject *name;
-    if (met.serial != self->serial || met.state != PyThreadState_GetID(PyThreadState_Get())) {
-        if ((name = state_thread(self)) == NULL)
-            return -1;
-        Py_DECREF(name);
+    if (state_met(self)) {
+        *text = mine->text;
+        return 0;
     }
-    *text = met.text;
+    if ((name = state_meet(self)) == NULL)
+        return -1;
+    text_of(text, name);
+    Py_DECREF(name);
     return 0;
 }
 
@@ -100,7 +105,7 @@ static inline PyObject *state_now(State *self)
 
 /* ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
-static int call_method(State *self, PyObject *name)
+static COLD int call_method(State *self, PyObject *name)
 {
     PyObject *done = PyObject_CallMethodNoArgs((PyObject *)self, name);
     if (done == NULL)
@@ -109,8 +114,7 @@ static int call_method(State *self, PyObject *name)
     return 0;
 }
 
-/* Threads and events that have ended come before the next line. */
-static inline int state_ended(State *self, Py_ssize_t waiting)
+static COLD int state_ended_now(State *self, Py_ssize_t waiting)
 {
     int in_c = self->dead_events != NULL && PyObject_TypeCheck(self->dead_events, &NamesType);
     Py_ssize_t dead = PyObject_Size(self->dead_threads);
@@ -124,6 +128,15 @@ static inline int state_ended(State *self, Py_ssize_t waiting)
     return 0;
 }
 
+/* Threads and events that have ended come before the next line. */
+static inline int state_ended(State *self, Py_ssize_t waiting)
+{
+    PyObject *dead = self->dead_threads;
+    if (waiting > 0 && dead != NULL && Py_TYPE(dead) == deque_type && Py_SIZE(dead) == 0)
+        return 0;
+    return state_ended_now(self, waiting);
+}
+
 static inline Py_ssize_t state_waiting(State *self)
 {
     return self->packed != NULL ? self->packed->count : PyObject_Size(self->queue);
@@ -131,7 +144,7 @@ static inline Py_ssize_t state_waiting(State *self)
 
 /* A line could not be packed. What a signal's handler raised is not the engine's alone: the line is lost, so kvsan turns
    itself off, as `core._hand_over` does. -1. */
-static int state_lost(State *self)
+static COLD int state_lost(State *self)
 {
     PyObject *error, *done;
     if (PyErr_ExceptionMatches(PyExc_Exception))
@@ -227,7 +240,7 @@ failed:
 }
 
 /* An error is set in kvsan's own code. 0: kvsan has turned itself off, and the engine goes on; -1: it is the engine's. */
-static int state_failed(State *self, PyObject *where)
+static COLD int state_failed(State *self, PyObject *where)
 {
     PyObject *error, *done;
     if (PyErr_ExceptionMatches(hazard_class) || !PyErr_ExceptionMatches(PyExc_Exception))

@@ -34,7 +34,7 @@ static PyObject *namer_other(Namer *self, PyObject *stream)
 }
 
 /* What was met is not known any more: a stream was destroyed. */
-static void namer_forget(Namer *self)
+static COLD void namer_forget(Namer *self)
 {
     int i;
     self->gone = self->state->gone;
@@ -44,37 +44,14 @@ static void namer_forget(Namer *self)
     }
 }
 
-/* The current stream's place in `met`. -1 if it has none: `name` is its name then, a new reference, or NULL with an
-   error, or NULL without one if it is not to be had here. */
-static int namer_met(Namer *self, PyObject **name)
+/* One that was not met before, or not since a stream was destroyed, is met. `name` is its name, a new reference, or NULL with
+   an error, or NULL without one if it is not to be had here. */
+static COLD void namer_meet(Namer *self, PyObject *device, PyObject *handle, long at, long long which, PyObject **name)
 {
-    PyObject *device, *handle, *key;
-    Py_ssize_t gone;
-    long at;
-    long long which;
-    int i;
-    *name = NULL;
-    if (self->device == Py_None || (device = PyObject_CallNoArgs(self->device)) == NULL)
-        return -1;
-    if ((handle = PyObject_CallOneArg(self->handle, device)) == NULL) {
-        Py_DECREF(device);
-        return -1;
-    }
-    at = PyLong_AsLong(device);
-    which = (long long)PyLong_AsUnsignedLongLongMask(handle);
-    i = -1;
-    if (PyErr_Occurred())
-        goto done;
-    if (self->gone != self->state->gone)
-        namer_forget(self);
-    for (i = MET - 1; i >= 0; i--)
-        if (self->met[i].name != NULL && self->met[i].handle == which && self->met[i].device == at)
-            goto done;
-    gone = self->state->gone;
-    if ((key = PyTuple_Pack(2, device, handle)) != NULL) {
-        *name = PyObject_CallOneArg(self->meet, key);
-        Py_DECREF(key);
-    }
+    Py_ssize_t gone = self->state->gone;
+    PyObject *key = PyTuple_Pack(2, device, handle);
+    *name = key == NULL ? NULL : PyObject_CallOneArg(self->meet, key);
+    Py_XDECREF(key);
     if (*name == Py_None)
         Py_CLEAR(*name);
     if (*name != NULL && gone == self->state->gone && gone == self->gone) { /* nothing was destroyed meanwhile */
@@ -84,7 +61,33 @@ static int namer_met(Namer *self, PyObject **name)
         Py_XSETREF(self->met[self->next].name, Py_NewRef(*name));
         self->next = (self->next + 1) % MET;
     }
-done:
+}
+
+/* The current stream's place in `met`. -1 if it has none: `name` is as above. */
+static HOT int namer_met(Namer *self, PyObject **name)
+{
+    PyObject *device, *handle;
+    long at;
+    long long which;
+    int i = -1;
+    *name = NULL;
+    if (self->device == Py_None || (device = PyObject_CallNoArgs(self->device)) == NULL)
+        return -1;
+    if ((handle = PyObject_CallOneArg(self->handle, device)) == NULL) {
+        Py_DECREF(device);
+        return -1;
+    }
+    at = PyLong_AsLong(device);
+    which = (long long)PyLong_AsUnsignedLongLongMask(handle);
+    if ((at != -1 && which != -1) || !PyErr_Occurred()) {
+        if (self->gone != self->state->gone)
+            namer_forget(self);
+        for (i = MET - 1; i >= 0; i--)
+            if (self->met[i].handle == which && self->met[i].device == at && self->met[i].name != NULL)
+                break;
+        if (i < 0)
+            namer_meet(self, device, handle, at, which, name);
+    }
     Py_DECREF(device);
     Py_DECREF(handle);
     return i;
@@ -120,18 +123,35 @@ static PyObject *namer_name(Namer *self, PyObject *stream)
     return namer_other(self, current ? Py_None : stream);
 }
 
-/* The same in place. 0, or -1 with an error. */
-static int namer_text(Namer *self, PyObject *stream, Text *text)
+/* The current one's in place, or another's that was not given before. 0, or -1 with an error. */
+static COLD int namer_text_asked(Namer *self, PyObject *stream, PyObject *name, Text *text)
 {
-    PyObject *name;
+    int current = stream == NULL || stream == Py_None, i;
+    if (!current && (name = namer_kept(self, stream)) != NULL && self->gone == self->state->gone) {
+        i = self->next_given;
+        self->next_given = (i + 1) % MET;
+        text_of(&self->given[i].text, name);
+        Py_XSETREF(self->given[i].stream, Py_NewRef(stream));
+    }
+    if (name == NULL && !PyErr_Occurred())
+        name = namer_other(self, current ? Py_None : stream);
+    if (name == NULL)
+        return -1;
+    text_of(text, name);
+    Py_DECREF(name);
+    return 0;
+}
+
+/* The same in place. 0, or -1 with an error. */
+static HOT int namer_text(Namer *self, PyObject *stream, Text *text)
+{
+    PyObject *name = NULL;
     int i;
     if (stream == NULL || stream == Py_None) {
         if ((i = namer_met(self, &name)) >= 0) {
             *text = self->met[i].text;
             return 0;
         }
-        if (name == NULL && !PyErr_Occurred())
-            name = namer_other(self, Py_None);
     } else {
         if (self->gone != self->state->gone)
             namer_forget(self);
@@ -140,19 +160,8 @@ static int namer_text(Namer *self, PyObject *stream, Text *text)
                 *text = self->given[i].text;
                 return 0;
             }
-        if ((name = namer_kept(self, stream)) != NULL && self->gone == self->state->gone) {
-            i = self->next_given;
-            self->next_given = (i + 1) % MET;
-            text_of(&self->given[i].text, name);
-            Py_XSETREF(self->given[i].stream, Py_NewRef(stream));
-        } else if (name == NULL && !PyErr_Occurred())
-            name = namer_other(self, stream);
     }
-    if (name == NULL)
-        return -1;
-    text_of(text, name);
-    Py_DECREF(name);
-    return 0;
+    return namer_text_asked(self, stream, name, text);
 }
 
 static PyObject *Namer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)

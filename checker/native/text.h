@@ -45,11 +45,21 @@ static PyObject *text_string(const Text *self)
     return PyUnicode_DecodeUTF8((const char *)self->bytes + head, (Py_ssize_t)(self->size - head), NULL);
 }
 
-/* There is room. */
-static inline void pack_text(Packed *packed, const Text *text)
+/* The name and what is behind it; where the next item goes. There is room. */
+static inline unsigned char *put_text(unsigned char *at, const Text *text)
 {
-    memcpy(packed->bytes + packed->used, text->bytes, text->size);
-    packed->used += text->size;
+    memcpy(at, text->bytes, TEXT_ROOM); /* all of it: moves, and no call */
+    return at + text->size;
+}
+
+/* A number of eight bytes. */
+static inline unsigned char *put_long(unsigned char *at, unsigned long long number)
+{
+    int i;
+    *at = 0xcf;
+    for (i = 8; i > 0; i--, number >>= 8) /* compilers make one swap of it */
+        at[i] = (unsigned char)number;
+    return at + 9;
 }
 
 #endif

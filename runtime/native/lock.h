@@ -13,6 +13,12 @@
 #include <stdint.h>
 #include <time.h>
 
+#ifdef __GNUC__
+#define LOCK_COLD __attribute__((cold, noinline, unused))
+#else
+#define LOCK_COLD
+#endif
+
 #define LOCK_NAME "kvsan.runtime._lines.Lock"
 
 typedef struct {
@@ -47,7 +53,7 @@ static inline long long lock_now_us(void) {
 
 /* Somebody else holds it or waits for it: waits so many µs, for ever if -1. 1: taken, 0: not, -1: a signal's handler
    raised. */
-static inline int lock_wait(Lock *self, PY_TIMEOUT_T us) {
+LOCK_COLD static int lock_wait(Lock *self, PY_TIMEOUT_T us) {
     PyLockStatus done;
     long long until = us > 0 ? lock_now_us() + us : 0;
     if (us == 0 && self->count)
@@ -99,12 +105,15 @@ static inline int lock_try(Lock *self) {
 /* 0, or -1 with an error. */
 static inline int lock_take(Lock *self) { return lock_try(self) || lock_wait(self, -1) == 1 ? 0 : -1; }
 
+LOCK_COLD static void lock_open(Lock *self) {
+    self->gated = 0;
+    PyThread_release_lock(self->gate);
+}
+
 /* By who holds it. */
 static inline void lock_leave(Lock *self) {
-    if (--self->count == 0 && self->gated) {
-        self->gated = 0;
-        PyThread_release_lock(self->gate);
-    }
+    if (--self->count == 0 && self->gated)
+        lock_open(self);
 }
 
 /* Whether the calling thread holds it. */
