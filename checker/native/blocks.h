@@ -6,55 +6,114 @@
 #include "hook.h"
 #include "order.h"
 
+static Place place_ref_cnt, place_is_null, place_block_id;
+
 /* `block.ref_cnt == 0 and not block.is_null`; -1 with an error. */
-static int is_free(PyObject *block)
+static inline int is_free(PyObject *block)
 {
-    PyObject *found = PyObject_GetAttr(block, s_ref_cnt);
+    PyObject *found = place_read(&place_ref_cnt, s_ref_cnt, block);
     int answer;
     if (found == NULL)
         return -1;
-    if (PyLong_CheckExact(found))
-        answer = !PyObject_IsTrue(found);
-    else
-        answer = PyObject_RichCompareBool(found, zero, Py_EQ);
+    answer = found == zero ? 1 : PyObject_RichCompareBool(found, zero, Py_EQ);
     Py_DECREF(found);
     if (answer != 1)
         return answer;
-    if ((found = PyObject_GetAttr(block, s_is_null)) == NULL)
+    if ((found = place_read(&place_is_null, s_is_null, block)) == NULL)
         return -1;
-    answer = PyObject_Not(found);
+    answer = found == Py_False ? 1 : PyObject_Not(found);
     Py_DECREF(found);
     return answer;
 }
 
-/* The ids of blocks in a list or tuple, a new list. `free_only`: of those that nobody refers to and that are blocks. */
-static PyObject *ids_of(PyObject *blocks, int free_only)
+/* Ids of blocks: numbers, or a list where one of them is none or there are many. */
+typedef struct {
+    Py_ssize_t count;
+    PyObject *list; /* NULL: `numbers` has them */
+    long long numbers[IDS_AT_ONCE];
+} BlockIds;
+
+/* The ids so far, in a list. 0, or -1 with an error. */
+static COLD int ids_listed(BlockIds *ids)
 {
-    PyObject *ids = PyList_New(0), *id;
     Py_ssize_t i;
-    if (ids == NULL)
-        return NULL;
+    if (ids->list != NULL)
+        return 0;
+    if ((ids->list = PyList_New(ids->count)) == NULL)
+        return -1;
+    for (i = 0; i < ids->count; i++) {
+        PyObject *id = PyLong_FromLongLong(ids->numbers[i]);
+        if (id == NULL) {
+            Py_CLEAR(ids->list);
+            return -1;
+        }
+        PyList_SET_ITEM(ids->list, i, id);
+    }
+    return 0;
+}
+
+/* One more. */
+static inline int ids_add(BlockIds *ids, PyObject *id)
+{
+    int over = 0, done;
+    if (ids->list == NULL && ids->count < IDS_AT_ONCE && PyLong_CheckExact(id)) {
+        ids->numbers[ids->count] = PyLong_AsLongLongAndOverflow(id, &over);
+        if (!over) {
+            ids->count++;
+            return 0;
+        }
+    }
+    if (ids_listed(ids) < 0)
+        return -1;
+    done = PyList_Append(ids->list, id);
+    ids->count += done == 0;
+    return done;
+}
+
+/* The ids of blocks in a list or tuple. `free_only`: of those that nobody refers to and that are blocks. 0, or -1 with an
+   error; `ids->list` is a reference. */
+static int ids_of(PyObject *blocks, int free_only, BlockIds *ids)
+{
+    PyObject *id;
+    Py_ssize_t i;
+    ids->count = 0;
+    ids->list = NULL;
     for (i = 0; i < PySequence_Fast_GET_SIZE(blocks); i++) {
         PyObject *block = Py_NewRef(PySequence_Fast_GET_ITEM(blocks, i)); /* its attributes may change the list */
         int done = free_only ? is_free(block) : 1;
         if (done == 1) {
             done = -1;
-            if ((id = PyObject_GetAttr(block, s_block_id)) != NULL) {
-                done = PyList_Append(ids, id);
+            if ((id = place_read(&place_block_id, s_block_id, block)) != NULL) {
+                done = ids_add(ids, id);
                 Py_DECREF(id);
             }
         }
         Py_DECREF(block);
         if (done < 0) {
-            Py_DECREF(ids);
-            return NULL;
+            Py_CLEAR(ids->list);
+            return -1;
         }
     }
-    return ids;
+    return 0;
+}
+
+/* The same ids in one of the pools. */
+static inline int lives_of(State *state, long code, PyObject *pool, PyObject *by, BlockIds *ids)
+{
+    PyObject *own;
+    int done;
+    if (ids->list == NULL && PyUnicode_CheckExact(pool) && PyUnicode_CheckExact(by) &&
+        (done = state_lives(state, code, pool, by, ids->numbers, ids->count)) != 0)
+        return done < 0 ? -1 : 0;
+    if (ids_listed(ids) < 0 || (own = PyList_GetSlice(ids->list, 0, ids->count)) == NULL)
+        return -1;
+    done = state_life(state, code, pool, own, by);
+    Py_DECREF(own);
+    return done;
 }
 
 /* `recorder.lives`: the same ids in each of the pools. */
-static int lives(Hook *self, long code, PyObject *pools, PyObject *ids)
+static int lives(Hook *self, long code, PyObject *pools, BlockIds *ids)
 {
     Lock *lock = hook_lock(self);
     PyObject *by = NULL;
@@ -66,11 +125,8 @@ static int lives(Hook *self, long code, PyObject *pools, PyObject *ids)
     }
     if ((by = state_thread(self->state)) != NULL)
         done = 0;
-    for (i = 0; i < count && done == 0; i++) {
-        PyObject *own = i == 0 ? Py_NewRef(ids) : PyList_GetSlice(ids, 0, PyList_GET_SIZE(ids));
-        done = own == NULL ? -1 : state_life(self->state, code, PyTuple_GET_ITEM(pools, i), own, by);
-        Py_XDECREF(own);
-    }
+    for (i = 0; i < count && done == 0; i++)
+        done = lives_of(self->state, code, PyTuple_GET_ITEM(pools, i), by, ids);
     Py_XDECREF(by);
     if (lock != NULL) {
         lock_leave(lock);
@@ -92,7 +148,8 @@ static PyObject *marked(PyObject *pool)
 FUNCTION(hook_alloc)
 {
     Hook *self = (Hook *)callable;
-    PyObject *result, *pools, *blocks, *ids;
+    PyObject *result, *pools, *blocks;
+    BlockIds ids;
     if (PASSES(self))
         return hook_original(self, args, count, kwnames);
     if (kwnames != NULL || PyVectorcall_NARGS(count) != 2)
@@ -103,11 +160,11 @@ FUNCTION(hook_alloc)
         return PyErr_Occurred() ? hook_failed(self, result) : result;
     self->counter->count++;
     blocks = PySequence_Fast(result, "get_new_blocks gives no blocks");
-    ids = blocks == NULL ? NULL : ids_of(blocks, 0);
-    Py_XDECREF(blocks);
-    if (ids == NULL || lives(self, ALLOC, pools, ids) < 0)
+    ids.list = NULL;
+    if (blocks == NULL || ids_of(blocks, 0, &ids) < 0 || lives(self, ALLOC, pools, &ids) < 0)
         result = hook_failed(self, result);
-    Py_XDECREF(ids);
+    Py_XDECREF(blocks);
+    Py_XDECREF(ids.list);
     Py_DECREF(pools);
     return result;
 }
@@ -116,7 +173,8 @@ FUNCTION(hook_alloc)
 FUNCTION(hook_free)
 {
     Hook *self = (Hook *)callable;
-    PyObject *result, *pools, *blocks, *ids, *call[2];
+    PyObject *result, *pools, *blocks, *call[2];
+    BlockIds ids;
     if (PASSES(self))
         return hook_original(self, args, count, kwnames);
     if (kwnames != NULL || PyVectorcall_NARGS(count) != 2)
@@ -136,10 +194,9 @@ FUNCTION(hook_free)
     call[1] = blocks;
     result = hook_original(self, call, 2, NULL);
     if (result != NULL && PyList_GET_SIZE(blocks) > 0) {
-        ids = ids_of(blocks, 1);
-        if (ids == NULL || (PyList_GET_SIZE(ids) > 0 && lives(self, FREE, pools, ids) < 0))
+        if (ids_of(blocks, 1, &ids) < 0 || (ids.count > 0 && lives(self, FREE, pools, &ids) < 0))
             result = hook_failed(self, result);
-        Py_XDECREF(ids);
+        Py_XDECREF(ids.list);
     }
     Py_DECREF(blocks);
     Py_DECREF(pools);
@@ -163,7 +220,9 @@ static int holds_blocks(PyObject *blocks)
 FUNCTION(hook_touch)
 {
     Hook *self = (Hook *)callable;
-    PyObject *result, *pools, *ids;
+    PyObject *result, *pools;
+    BlockIds ids;
+    int known;
     if (PASSES(self))
         return hook_original(self, args, count, kwnames);
     if (kwnames != NULL || PyVectorcall_NARGS(count) != 2 ||
@@ -172,18 +231,18 @@ FUNCTION(hook_touch)
         return hook_slow(self, args, count, kwnames);
     if ((pools = marked(args[0])) == NULL)
         return PyErr_Occurred() ? NULL : hook_original(self, args, count, NULL);
-    ids = ids_of(args[1], 1);
-    if (ids == NULL && state_failed(self->state, self->where) < 0) {
+    known = ids_of(args[1], 1, &ids) == 0;
+    if (!known && state_failed(self->state, self->where) < 0) {
         Py_DECREF(pools);
         return NULL;
     }
     result = hook_original(self, args, count, NULL);
-    if (result != NULL && ids != NULL && PyList_GET_SIZE(ids) > 0) {
+    if (result != NULL && known && ids.count > 0) {
         self->counter->count++;
-        if (lives(self, TOUCH, pools, ids) < 0)
+        if (lives(self, TOUCH, pools, &ids) < 0)
             result = hook_failed(self, result);
     }
-    Py_XDECREF(ids);
+    Py_XDECREF(ids.list);
     Py_DECREF(pools);
     return result;
 }

@@ -107,8 +107,8 @@ static PyObject *names_fresh(Names *self)
 /* The same in place. 1: it is; 0: it is too long; -1 with an error. */
 static int names_fresh_text(Names *self, Text *text)
 {
-    char bytes[64], digits[24], *digit = digits + sizeof(digits);
-    Py_ssize_t size, serial;
+    char bytes[64];
+    Py_ssize_t size;
     const char *prefix;
     if (self->prefix == NULL || !PyUnicode_Check(self->prefix))
         return 0;
@@ -117,11 +117,8 @@ static int names_fresh_text(Names *self, Text *text)
     if (size > 16 || self->serial < 0)
         return 0;
     memcpy(bytes, prefix, (size_t)size);
-    for (serial = ++self->serial; digit == digits + sizeof(digits) || serial > 0; serial /= 10)
-        *--digit = (char)('0' + serial % 10); /* to be printed would touch some sixty cache lines */
     bytes[size++] = 'e';
-    memcpy(bytes + size, digit, (size_t)(digits + sizeof(digits) - digit));
-    text_set(text, bytes, (size_t)(size + (digits + sizeof(digits) - digit)));
+    text_set(text, bytes, (size_t)(put_digits(bytes + size, ++self->serial) - bytes));
     return 1;
 }
 

@@ -202,6 +202,10 @@ PyMODINIT_FUNC PyInit__hot(void)
     size_t i;
     if (intern_names() < 0 || see_clock() < 0 || see_deque() < 0 || PyType_Ready(&TagType) < 0)
         return NULL;
+    if (pthread_atfork(NULL, NULL, process_forked) != 0) {
+        PyErr_SetString(PyExc_ImportError, "no call after a fork");
+        return NULL;
+    }
     if (pthread_key_create(&mine_end, mine_free) != 0) {
         PyErr_SetString(PyExc_ImportError, "no key for what each thread is in the middle of");
         return NULL;

@@ -13,27 +13,6 @@
 
 /* Makes the call as it is if nobody looks or it is part of another one, and leaves what is not usual to Python. `slot`
    and `lock` are set for what follows. */
-/* The code that puts a line in place comes into the caches, too. */
-#define FETCH_CODE(function, size)                                                                                     \
-    do {                                                                                                               \
-        const char *code_ = (const char *)(uintptr_t)(function);                                                       \
-        size_t at_;                                                                                                    \
-        for (at_ = 0; at_ < (size); at_ += 64)                                                                         \
-            FETCH(code_ + at_);                                                                                        \
-    } while (0)
-
-static HOT int order_add(Hook *self, int code, PyObject *stream, PyObject *event);
-
-static inline void order_fetch(Hook *self)
-{
-    hook_fetch(self);
-    FETCH_CODE(order_add, 576);
-    FETCH_CODE(namer_text, 192);
-    FETCH_CODE(namer_met, 256);
-    FETCH_CODE(names_text, 192);
-    FETCH_CODE(line_begins, 128);
-}
-
 #define BEGIN(least, most)                                                                                             \
     Hook *self = (Hook *)callable;                                                                                     \
     Py_ssize_t given = PyVectorcall_NARGS(count);                                                                      \
@@ -50,7 +29,7 @@ static inline void order_fetch(Hook *self)
 
 #define MAKE_THE_CALL                                                                                                  \
     slot->busy = 1;                                                                                                    \
-    order_fetch(self);                                                                                                 \
+    hook_fetch(self);                                                                                                  \
     result = hook_original(self, args, count, NULL);                                                                   \
     if (result != NULL)                                                                                                \
         self->counter->count++

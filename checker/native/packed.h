@@ -12,6 +12,7 @@
 #define KVSAN_PACKED_H
 
 #include "common.h"
+#include "text.h"
 
 /* As in `lines.py`. */
 enum { ACCESS, RECORD, WAIT, SYNC, POLL, PUT, GET, ALLOC, FREE, TOUCH, DROP, HELD, SETTLED, GONE, TOLD };
@@ -28,13 +29,23 @@ static PyObject *encode_slowly;  /* `lines.encoded` */
 #define HEAD 5         /* of an array of lines: its sort and how many */
 #define KEPT (1 << 20) /* so much memory is kept for the next lines */
 
+/* A line of blocks' lives: as numbers, `by` and `pool` being strings; or, where ids or the time are none, `line`:
+   `(code, by, pool, [id, …], now)`. If both `by` and `line` are NULL, none waits. */
+typedef struct {
+    long code;
+    PyObject *by, *pool, *line;
+    unsigned long long now;
+    long long *ids;
+    Py_ssize_t count, room;
+} Life;
+
 typedef struct {
     PyObject_HEAD
     unsigned char *bytes; /* the head, then the lines */
     size_t used, room;
     Py_ssize_t count; /* lines, with those that wait, but for the one that is made plain */
     int busy;         /* whether one is */
-    PyObject *life;   /* one that waits: `(code, by, pool, [id, …], now)` */
+    Life life;        /* one that waits */
     PyObject *later;  /* a list of those that came meanwhile, or NULL */
 } Packed;
 
@@ -305,23 +316,132 @@ static int pack_wait(Packed *self, PyObject *line)
     return 0;
 }
 
-/* The line of lives that waits goes in, and those that came while that was done: none waits then. The next line gets
-   its number after this. */
+/* ── lives ────────────────────────────────────────────────────────────────────────────────────────────────────── */
+
+static inline int life_waits(const Life *life)
+{
+    return life->by != NULL || life->line != NULL;
+}
+
+static void life_drop(Life *life)
+{
+    PyObject *line = life->line;
+    life->line = NULL;
+    Py_CLEAR(life->by); /* strings: nothing of anybody's runs */
+    Py_CLEAR(life->pool);
+    life->count = 0;
+    Py_XDECREF(line); /* which may be a call */
+}
+
+/* More ids of it. 0, or -1 with an error. */
+static int life_more(Life *life, const long long *ids, Py_ssize_t count)
+{
+    if (life->count + count > life->room) {
+        Py_ssize_t room = life->room ? life->room : 64;
+        long long *more;
+        while (room < life->count + count)
+            room *= 2;
+        if ((more = PyMem_Realloc(life->ids, (size_t)room * sizeof(*more))) == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        life->ids = more;
+        life->room = room;
+    }
+    memcpy(life->ids + life->count, ids, (size_t)count * sizeof(*ids));
+    life->count += count;
+    return 0;
+}
+
+/* As a line that Python would have made, a new reference. */
+static COLD PyObject *life_line(const Life *life)
+{
+    PyObject *ids, *id;
+    Py_ssize_t i;
+    if (life->line != NULL)
+        return Py_NewRef(life->line);
+    ids = PyList_New(life->count);
+    for (i = 0; ids != NULL && i < life->count; i++) {
+        if ((id = PyLong_FromLongLong(life->ids[i])) == NULL)
+            Py_CLEAR(ids);
+        else
+            PyList_SET_ITEM(ids, i, id);
+    }
+    return ids == NULL ? NULL : Py_BuildValue("(lOONK)", life->code, life->by, life->pool, ids, life->now);
+}
+
+/* 0, -1 with an error, 1: a name has no form here. Calls nothing of Python's. */
+static int pack_life(Packed *self, const Life *life)
+{
+    size_t by_size, pool_size;
+    const char *by = plain(life->by, &by_size), *pool = plain(life->pool, &pool_size); /* NULL where `line` is not */
+    unsigned char *at;
+    Py_ssize_t i;
+    if (by == NULL || pool == NULL)
+        return 1;
+    if (pack_room(self, HEAD + 2 * (2 + PLAIN_MOST) + 16 + 9 * (size_t)(life->count + 1)) < 0)
+        return -1;
+    if (self->used == 0)
+        self->used = HEAD;
+    at = self->bytes + self->used;
+    *at++ = 0x95;
+    *at++ = (unsigned char)life->code;
+    at = put_plain(put_plain(at, by, by_size), pool, pool_size);
+    if (life->count < 16)
+        *at++ = (unsigned char)(0x90 | life->count);
+    else if (life->count < 1 << 16) {
+        *at++ = 0xdc;
+        *at++ = (unsigned char)(life->count >> 8);
+        *at++ = (unsigned char)life->count;
+    } else {
+        *at++ = 0xdd;
+        for (i = 4; i > 0; i--)
+            *at++ = (unsigned char)(life->count >> (8 * (i - 1)));
+    }
+    for (i = 0; i < life->count; i++)
+        at = put_int(at, life->ids[i]);
+    self->used = (size_t)(put_long(at, life->now) - self->bytes);
+    self->count++;
+    return 0;
+}
+
+/* The line of lives that waits goes in, but for those that came while that was done. */
+static int packed_settle_one(Packed *self)
+{
+    Life life = self->life;
+    PyObject *line = NULL;
+    int done;
+    memset(&self->life, 0, sizeof(self->life));
+    self->count--;
+    done = pack_waits(self) ? 1 : pack_life(self, &life);
+    if (done == 1) {
+        done = -1;
+        if ((line = life_line(&life)) != NULL)
+            done = pack_waits(self) ? pack_wait(self, line) : pack_line(self, line);
+        Py_XDECREF(line);
+    }
+    if (self->life.ids == NULL) { /* its memory is for the next one */
+        self->life.ids = life.ids;
+        self->life.room = life.room;
+    } else
+        PyMem_Free(life.ids);
+    life.ids = NULL;
+    life_drop(&life);
+    return done;
+}
+
+/* The same, and those too: none waits then. The next line gets its number after this. */
 static int packed_settle(Packed *self)
 {
     int done = 0;
-    if (self->life == NULL)
+    if (!life_waits(&self->life))
         return 0;
     Py_INCREF(self); /* another queue may come in its place meanwhile (`listen`) */
-    while (self->life != NULL && done == 0) {
-        PyObject *life = self->life;
-        self->life = NULL;
-        self->count--;
-        if (pack_waits(self))
-            done = pack_wait(self, life);
-        else
-            done = pack_later(self, pack_line(self, life));
-        Py_DECREF(life);
+    while (life_waits(&self->life) && done == 0) {
+        int waits = pack_waits(self);
+        done = packed_settle_one(self);
+        if (!waits)
+            done = pack_later(self, done);
     }
     Py_DECREF(self);
     return done;
@@ -330,20 +450,15 @@ static int packed_settle(Packed *self)
 /* The line has its number already: what comes while the one before it is packed, or while it is, follows it. */
 static int packed_append(Packed *self, PyObject *line)
 {
-    PyObject *life = self->life;
     int done = 0;
     if (pack_waits(self))
         return packed_settle(self) < 0 ? -1 : pack_wait(self, line);
     Py_INCREF(self);
-    if (life != NULL) {
-        self->life = NULL;
-        self->count--;
-        done = pack_line(self, life);
-    }
+    if (life_waits(&self->life))
+        done = packed_settle_one(self);
     if (done == 0)
         done = pack_line(self, line);
     done = pack_later(self, done);
-    Py_XDECREF(life);
     Py_DECREF(self);
     return done;
 }
@@ -370,13 +485,13 @@ static void pack_dropped(Packed *self)
 
 static PyObject *Packed_clear(Packed *self, PyObject *unused)
 {
-    PyObject *life = self->life, *later = self->later;
+    PyObject *later = self->later;
     (void)unused;
     pack_dropped(self);
     self->count = 0;
-    self->life = self->later = NULL;
-    Py_XDECREF(life); /* which may be a call */
-    Py_XDECREF(later);
+    self->later = NULL;
+    life_drop(&self->life);
+    Py_XDECREF(later); /* which may be a call */
     Py_RETURN_NONE;
 }
 
@@ -388,7 +503,7 @@ static PyObject *Packed_take(Packed *self, PyObject *unused)
     size_t used;
     (void)unused;
     if (pack_waits(self))
-        waiting = (self->life != NULL) + (self->later != NULL ? PyList_GET_SIZE(self->later) : 0);
+        waiting = life_waits(&self->life) + (self->later != NULL ? PyList_GET_SIZE(self->later) : 0);
     else if (packed_settle(self) < 0)
         return NULL;
     if (self->used == 0 && pack_room(self, HEAD) < 0)
@@ -426,15 +541,16 @@ static PyObject *Packed_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 /* No `tp_clear`: what it holds are lines, and each cycle goes through a dict or a list, which is cleared. */
 static int Packed_traverse(Packed *self, visitproc visit, void *arg)
 {
-    Py_VISIT(self->life);
     Py_VISIT(self->later);
+    Py_VISIT(self->life.line);
     return 0;
 }
 
 static void Packed_dealloc(Packed *self)
 {
     PyObject_GC_UnTrack(self);
-    Py_CLEAR(self->life);
+    life_drop(&self->life);
+    PyMem_Free(self->life.ids);
     Py_CLEAR(self->later);
     PyMem_Free(self->bytes);
     Py_TYPE(self)->tp_free((PyObject *)self);

@@ -82,7 +82,7 @@ static HOT unsigned char *line_begins(State *self, int items, int code)
 {
     Packed *packed = self->packed;
     unsigned char *at;
-    if (packed == NULL || packed->life != NULL) {
+    if (packed == NULL || life_waits(&packed->life)) {
         if (line_waits(self) < 0)
             return NULL;
         packed = self->packed;
@@ -104,22 +104,63 @@ static inline void line_ends(State *self, unsigned char *at)
     self->packed->count++;
 }
 
-/* Whether lines may be put in place: they are packed, not in the middle of another one, and their time is read here. */
-static inline int in_place(State *self)
-{
-    return self->packed != NULL && self->reads_clock && !pack_waits(self->packed);
-}
-
 /* `(code, by, token, now)` under the lock. */
-static int hand_line(State *self, long code, PyObject *token)
+static int hand_line(State *self, int code, PyObject *token)
 {
-    PyObject *by = state_thread(self), *now = by == NULL ? NULL : state_now(self);
+    PyObject *by, *now;
+    const char *letters;
+    unsigned char *at;
+    size_t size;
+    Text who;
     int done = -1;
-    if (now != NULL && state_add(self, Py_BuildValue("(lOOO)", code, by, token, now)) >= 0)
+    if (in_place(self) && (letters = plain(token, &size)) != NULL && size < 2 * TEXT_ROOM) {
+        if (state_thread_text(self, &who) < 0)
+            return -1;
+        if (in_place(self) && who.size) {
+            if (state_ended(self, self->packed->count) < 0 || (at = line_begins(self, 4, code)) == NULL)
+                return -1;
+            line_ends(self, put_long(put_plain(put_text(at, &who), letters, size), clock_now()));
+            self->count++;
+            return state_full(self);
+        }
+    }
+    by = state_thread(self);
+    now = by == NULL ? NULL : state_now(self);
+    if (now != NULL && state_add(self, Py_BuildValue("(iOOO)", code, by, token, now)) >= 0)
         done = 0;
     Py_XDECREF(by);
     Py_XDECREF(now);
     return done;
+}
+
+static long process; /* this one's number, or 0: asking the system for it is a call of the system's */
+
+static void process_forked(void)
+{
+    process = 0;
+}
+
+/* The name of a token: prefix, what it is for, its number, the process. A new reference. */
+static PyObject *token_named(State *self, PyObject *what)
+{
+    char letters[2 * TEXT_ROOM + 48], *at = letters;
+    const char *parts[2];
+    size_t sizes[2], i;
+    Py_ssize_t number = ++self->tokens;
+    if (process == 0)
+        process = (long)getpid();
+    parts[0] = plain(self->prefix, &sizes[0]);
+    parts[1] = plain(what, &sizes[1]);
+    if (parts[0] == NULL || parts[1] == NULL || sizes[0] > TEXT_ROOM || sizes[1] > TEXT_ROOM || number < 0)
+        return PyUnicode_FromFormat("%S%S%zd.%ld", self->prefix, what, number, process);
+    for (i = 0; i < 2; i++) {
+        memcpy(at, parts[i], sizes[i]);
+        at += sizes[i];
+    }
+    at = put_digits(at, number);
+    *at++ = '.';
+    at = put_digits(at, process);
+    return PyUnicode_FromStringAndSize(letters, at - letters);
 }
 
 /* `hand_on(what)`: a put of a fresh token, whose name is what it gives back. */
@@ -133,7 +174,7 @@ static PyObject *State_hand_on(State *self, PyObject *what)
     }
     if (state_enter(self, &lock) < 0)
         return NULL;
-    token = PyUnicode_FromFormat("%S%S%zd.%ld", self->prefix, what, ++self->tokens, (long)getpid());
+    token = token_named(self, what);
     if (token != NULL && self->on && hand_line(self, PUT, token) < 0 && state_failed(self, s_put) < 0)
         Py_CLEAR(token);
     state_leave(lock);

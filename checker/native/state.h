@@ -254,19 +254,89 @@ static COLD int state_failed(State *self, PyObject *where)
     return 0;
 }
 
-/* `_add_ids`: what happens to the lives of blocks of one pool; neighbours become one line while they wait. The list of
-   ids is the line's from here on. */
+/* Whether lines may be put in place: they are packed, not in the middle of another one, and their time is read here. */
+static inline int in_place(State *self)
+{
+    return self->packed != NULL && self->reads_clock && !pack_waits(self->packed);
+}
+
+static inline int same_string(PyObject *one, PyObject *other)
+{
+    return one == other || PyUnicode_Compare(one, other) == 0;
+}
+
+/* What happens to the lives of blocks of one pool, where lines are packed, their time is read here and the names are
+   strings; neighbours become one line while they wait. 1: it is done; 0: it cannot be, and nothing is; -1 with an error. */
+static int state_lives(State *self, long code, PyObject *pool, PyObject *by, const long long *ids, Py_ssize_t count)
+{
+    Life *life;
+    if (self->packed == NULL || !self->reads_clock || self->packed->life.line != NULL)
+        return 0;
+    life = &self->packed->life;
+    if (life->by != NULL && self->count - 1 > self->sealed && life->code == code && same_string(life->by, by) &&
+        same_string(life->pool, pool))
+        return life_more(life, ids, count) < 0 ? -1 : 1;
+    if (state_ended(self, self->packed->count) < 0 || state_settle(self) < 0)
+        return -1;
+    if (self->packed == NULL || life_waits(&self->packed->life)) /* another session began meanwhile, or a life came */
+        return 0;
+    life = &self->packed->life;
+    if (life_more(life, ids, count) < 0)
+        return -1;
+    life->code = code;
+    life->now = clock_now();
+    life->by = Py_NewRef(by);
+    life->pool = Py_NewRef(pool);
+    self->packed->count++;
+    self->count++;
+    return state_full(self) < 0 ? -1 : 1;
+}
+
+/* The latest line, if it is one that waits for more: a new reference. NULL without an error if there is none. */
+static COLD PyObject *state_last(State *self)
+{
+    Life *life;
+    if (self->packed == NULL)
+        return PySequence_GetItem(self->queue, state_waiting(self) - 1);
+    life = &self->packed->life;
+    if (life->by != NULL) { /* others than numbers may come */
+        PyObject *line = life_line(life);
+        if (line == NULL)
+            return NULL;
+        life_drop(life);
+        life->line = line;
+    }
+    return Py_XNewRef(life->line);
+}
+
+#define IDS_AT_ONCE 256
+
+/* The numbers of a list. 1; 0 if it holds anything else. */
+static int numbers_of(PyObject *list, long long *numbers)
+{
+    Py_ssize_t i;
+    for (i = 0; i < PyList_GET_SIZE(list); i++) {
+        PyObject *item = PyList_GET_ITEM(list, i);
+        int over = 1;
+        if (!PyLong_CheckExact(item) || (numbers[i] = PyLong_AsLongLongAndOverflow(item, &over), over != 0))
+            return 0;
+    }
+    return 1;
+}
+
+/* `_add_ids`: the same as Python does it. The list of ids is the line's from here on. */
 static int state_life(State *self, long code, PyObject *pool, PyObject *ids, PyObject *by)
 {
+    long long numbers[IDS_AT_ONCE];
     PyObject *line, *last = NULL;
-    int done = -1, same = 0;
-    if (self->count - 1 > self->sealed && state_waiting(self) > 0) {
-        if (self->packed == NULL) {
-            if ((last = PySequence_GetItem(self->queue, state_waiting(self) - 1)) == NULL)
-                return -1;
-        } else
-            last = Py_XNewRef(self->packed->life);
-    }
+    int done, same = 0;
+    if (self->packed != NULL && PyUnicode_CheckExact(pool) && PyUnicode_CheckExact(by) && PyList_CheckExact(ids) &&
+        PyList_GET_SIZE(ids) <= IDS_AT_ONCE && numbers_of(ids, numbers) &&
+        (done = state_lives(self, code, pool, by, numbers, PyList_GET_SIZE(ids))) != 0)
+        return done < 0 ? -1 : 0;
+    if (self->count - 1 > self->sealed && state_waiting(self) > 0 && (last = state_last(self)) == NULL &&
+        PyErr_Occurred())
+        return -1;
     if (last != NULL && PyTuple_CheckExact(last) && PyTuple_GET_SIZE(last) == 5 &&
         PyList_CheckExact(PyTuple_GET_ITEM(last, 3)) && PyList_CheckExact(ids) &&
         PyLong_AsLong(PyTuple_GET_ITEM(last, 0)) == code &&
@@ -292,11 +362,9 @@ static int state_life(State *self, long code, PyObject *pool, PyObject *ids, PyO
         Py_DECREF(line);
         return -1;
     }
-    if (self->packed == NULL || self->packed->life != NULL) { /* another session began meanwhile, or a life came */
-        done = state_add(self, line) < 0 ? -1 : 0;
-        return done;
-    }
-    self->packed->life = line;
+    if (self->packed == NULL || life_waits(&self->packed->life)) /* another session began meanwhile, or a life came */
+        return state_add(self, line) < 0 ? -1 : 0;
+    self->packed->life.line = line;
     self->packed->count++;
     self->count++;
     return state_full(self);

@@ -4,7 +4,6 @@
 #define KVSAN_TEXT_H
 
 #include "common.h"
-#include "packed.h"
 
 #define TEXT_ROOM 39
 
@@ -50,6 +49,64 @@ static inline unsigned char *put_text(unsigned char *at, const Text *text)
 {
     memcpy(at, text->bytes, TEXT_ROOM); /* all of it: moves, and no call */
     return at + text->size;
+}
+
+/* The letters of a string that is ASCII and not too long for a line's place, which runs no code; NULL for any other. */
+#define PLAIN_MOST 200
+
+static inline const char *plain(PyObject *string, size_t *size)
+{
+    *size = 0;
+    if (string == NULL || !PyUnicode_CheckExact(string) || !PyUnicode_IS_COMPACT_ASCII(string) ||
+        PyUnicode_GET_LENGTH(string) > PLAIN_MOST)
+        return NULL;
+    *size = (size_t)PyUnicode_GET_LENGTH(string);
+    return (const char *)PyUnicode_1BYTE_DATA(string);
+}
+
+static inline unsigned char *put_plain(unsigned char *at, const char *letters, size_t size)
+{
+    if (size < 32)
+        *at++ = (unsigned char)(0xa0 | size);
+    else {
+        *at++ = 0xd9;
+        *at++ = (unsigned char)size;
+    }
+    memcpy(at, letters, size);
+    return at + size;
+}
+
+/* A number, at most nine bytes. */
+static unsigned char *put_int(unsigned char *at, long long number)
+{
+    unsigned long long plain_number = (unsigned long long)number;
+    int size = 8;
+    if (number >= 0 && number < 1 << 7) {
+        *at = (unsigned char)number;
+        return at + 1;
+    }
+    if (number >= 0) {
+        size = plain_number < 1 << 8 ? 1 : plain_number < 1 << 16 ? 2 : plain_number <= 0xffffffff ? 4 : 8;
+        *at++ = size == 1 ? 0xcc : size == 2 ? 0xcd : size == 4 ? 0xce : 0xcf;
+    } else if (number >= -32) {
+        *at = (unsigned char)number;
+        return at + 1;
+    } else
+        *at++ = 0xd3;
+    while (size > 0)
+        *at++ = (unsigned char)(plain_number >> (8 * --size));
+    return at;
+}
+
+/* The digits of a number that is not negative: to have it printed would touch some sixty cache lines. */
+static char *put_digits(char *at, Py_ssize_t number)
+{
+    char digits[24], *digit = digits + sizeof(digits);
+    do
+        *--digit = (char)('0' + number % 10);
+    while ((number /= 10) > 0);
+    memcpy(at, digit, (size_t)(digits + sizeof(digits) - digit));
+    return at + (digits + sizeof(digits) - digit);
 }
 
 /* A number of eight bytes. */
