@@ -113,6 +113,16 @@ static inline PyObject *place_read(Place *place, PyObject *name, PyObject *objec
     return place_find(place, name, object);
 }
 
+/* Sets the attribute. 0, or -1 with an error. */
+static inline int place_write(Place *place, PyObject *name, PyObject *object, PyObject *value)
+{
+    if (Py_TYPE(object) == place->type) {
+        Py_XSETREF(*(PyObject **)((char *)object + place->offset), Py_NewRef(value));
+        return 0;
+    }
+    return PyObject_SetAttr(object, name, value);
+}
+
 /* 1 if the attribute is there and true, 0 if not, -1 with an error. */
 static int is_set(PyObject *object, PyObject *name)
 {

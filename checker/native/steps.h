@@ -93,13 +93,27 @@ static PyObject *list_of(PyObject *object, PyObject *name)
     return found;
 }
 
-/* `Messages.take` where the requests are those of the step before and none is new, finished or resumed. NULL without an
-   error if that is not so. */
-static PyObject *usual_message(PyObject *messages, PyObject *output)
+static Place place_before, place_count, place_messages, place_name, place_pool, place_hook;
+
+/* What a usual message says: lists, each a new reference. */
+typedef struct {
+    PyObject *names, *more, *computed;
+} Usual;
+
+static void usual_drop(Usual *said)
 {
-    PyObject *message = NULL, *cached = NULL, *names = NULL, *more = NULL, *computed = NULL, *before = NULL;
-    PyObject *scheduled = look_up(output, s_num_scheduled_tokens);
-    int other;
+    Py_CLEAR(said->names);
+    Py_CLEAR(said->more);
+    Py_CLEAR(said->computed);
+}
+
+/* `Messages.take` where the requests are those of the step before and none is new, finished or resumed, and one more is
+   counted. 1: that is so; 0: it is not, with or without an error. */
+static int usual_message(PyObject *messages, PyObject *output, Usual *said)
+{
+    PyObject *cached = NULL, *names = NULL, *more = NULL, *computed = NULL, *before = NULL;
+    PyObject *scheduled = look_up(output, s_num_scheduled_tokens), *count, *one;
+    int other, usual = 0;
     if (scheduled == NULL || !PyDict_CheckExact(scheduled) || PyDict_GET_SIZE(scheduled) == 0)
         goto done;
     if ((other = is_set(output, s_scheduled_new_reqs)) == 0 && (other = is_set(output, s_finished_req_ids)) == 0)
@@ -110,29 +124,24 @@ static PyObject *usual_message(PyObject *messages, PyObject *output)
         (computed = list_of(cached, s_num_computed_tokens)) == NULL ||
         PyList_GET_SIZE(more) != PyList_GET_SIZE(names))
         goto done;
-    before = look_up(messages, s__before);
+    before = place_read(&place_before, s__before, messages);
     if (before == NULL || !PyTuple_CheckExact(before) || PyTuple_GET_SIZE(before) != 3 ||
         !PyList_CheckExact(PyTuple_GET_ITEM(before, 0)) || !PyList_CheckExact(PyTuple_GET_ITEM(before, 1)) ||
         !PyList_CheckExact(PyTuple_GET_ITEM(before, 2)) ||
         PyObject_RichCompareBool(names, PyTuple_GET_ITEM(before, 0), Py_EQ) != 1 ||
         dict_is(scheduled, PyTuple_GET_ITEM(before, 1), PyTuple_GET_ITEM(before, 2)) != 1)
         goto done;
-    if ((more = Py_NewRef(more)) != NULL) {
-        PyObject *got = grown(names, more), *count, *one;
-        Py_DECREF(more);
-        if (got == NULL)
-            goto done;
-        message = Py_BuildValue("(()()ON()NOO())", Py_None, got, PyList_GetSlice(computed, 0, PyList_GET_SIZE(computed)),
-                                Py_None, Py_None);
-        if (message == NULL)
-            goto done;
-        count = PyObject_GetAttr(messages, s_count);
-        one = count == NULL ? NULL : PyLong_FromSsize_t(PyLong_AsSsize_t(count) + 1);
-        if (one == NULL || PyErr_Occurred() || PyObject_SetAttr(messages, s_count, one) < 0)
-            Py_CLEAR(message);
-        Py_XDECREF(count);
-        Py_XDECREF(one);
+    if ((count = place_read(&place_count, s_count, messages)) == NULL)
+        goto done;
+    one = PyLong_FromSsize_t(PyLong_AsSsize_t(count) + 1);
+    Py_DECREF(count);
+    if (one != NULL && !PyErr_Occurred() && place_write(&place_count, s_count, messages, one) == 0) {
+        said->names = Py_NewRef(names);
+        said->more = Py_NewRef(more);
+        said->computed = Py_NewRef(computed);
+        usual = 1;
     }
+    Py_XDECREF(one);
 done:
     Py_XDECREF(scheduled);
     Py_XDECREF(cached);
@@ -140,7 +149,79 @@ done:
     Py_XDECREF(more);
     Py_XDECREF(computed);
     Py_XDECREF(before);
-    return message;
+    return usual;
+}
+
+/* Requests that got blocks, and which: `[(name, [list, …]), …]`. 0, -1 with an error, 1 for what has no form here. */
+static int pack_grown(Packed *packed, const Usual *said)
+{
+    Py_ssize_t i, count = PyList_GET_SIZE(said->names), some = 0;
+    int done;
+    if (PyList_GET_SIZE(said->more) != count)
+        return 1;
+    for (i = 0; i < count; i++) {
+        PyObject *ids = PyList_GET_ITEM(said->more, i);
+        if (ids != Py_None && !PyTuple_CheckExact(ids) && !PyList_CheckExact(ids))
+            return 1;
+        some += ids != Py_None && PySequence_Fast_GET_SIZE(ids) > 0;
+    }
+    done = pack_head(packed, (size_t)some, 0x90, 15, 0, 0xdc, 0xdd);
+    for (i = 0; done == 0 && some > 0 && i < count; i++) {
+        PyObject *ids = PyList_GET_ITEM(said->more, i);
+        if (ids == Py_None || PySequence_Fast_GET_SIZE(ids) == 0)
+            continue;
+        if ((done = pack_head(packed, 2, 0x90, 15, 0, 0xdc, 0xdd)) == 0 &&
+            (done = pack_value(packed, PyList_GET_ITEM(said->names, i), 1)) == 0)
+            done = pack_value(packed, ids, 1);
+    }
+    return done;
+}
+
+/* The message for whoever follows under that name, in its turn among the lines, put in place. 1: it is; 0: it cannot be; -1
+   with an error. */
+static int tell_in_place(State *state, PyObject *name, const Usual *said)
+{
+    static const unsigned char first[] = {0x99, 0x90, 0x90, 0xc0}, last[] = {0xc0, 0xc0, 0x90};
+    Packed *packed;
+    const char *letters;
+    unsigned char *at;
+    size_t size, before;
+    int done;
+    if (!in_place(state) || (letters = plain(name, &size)) == NULL || size > TEXT_ROOM)
+        return 0;
+    if ((at = line_begins(state, 3, TOLD)) == NULL)
+        return -1;
+    packed = state->packed;
+    before = packed->used;
+    at = put_plain(at, letters, size);
+    memcpy(at, first, sizeof(first));
+    packed->used = (size_t)(at + sizeof(first) - packed->bytes);
+    /* `Message`: finished, new, cached, more, resumed, computed, scheduled, tokens, encoded; nothing runs meanwhile */
+    if ((done = pack_grown(packed, said)) == 0 && (done = pack_head(packed, 0, 0x90, 15, 0, 0xdc, 0xdd)) == 0 &&
+        (done = pack_value(packed, said->computed, 1)) == 0)
+        done = pack_bytes(packed, (const char *)last, sizeof(last));
+    if (done != 0) {
+        packed->used = before;
+        return done < 0 ? -1 : 0;
+    }
+    packed->count++;
+    if (state_waiting(state) >= state->batch && call_method(state, s_settle_up) < 0)
+        return -1;
+    return 1;
+}
+
+/* The same in any case. 0, or -1 with an error. */
+static int tell(State *state, PyObject *name, const Usual *said)
+{
+    int done = tell_in_place(state, name, said);
+    PyObject *got, *message;
+    if (done != 0)
+        return done < 0 ? -1 : 0;
+    if ((got = grown(said->names, said->more)) == NULL)
+        return -1;
+    message = Py_BuildValue("(()()ON()NOO())", Py_None, got,
+                            PyList_GetSlice(said->computed, 0, PyList_GET_SIZE(said->computed)), Py_None, Py_None);
+    return state_tell(state, name, message);
 }
 
 /* A step begins. 0 or -1 with an error. */
@@ -161,7 +242,8 @@ static int count_step(State *state)
 static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
 {
     State *state = self->state;
-    PyObject *engine = part(self, ENGINE), *told = NULL, *token, *suspects, *messages = NULL, *message, *name, *pool;
+    PyObject *engine = part(self, ENGINE), *told = NULL, *token, *suspects, *messages = NULL, *name, *pool;
+    Usual said = {NULL, NULL, NULL};
     Lock *lock;
     int other, done;
     if (count_step(state) < 0)
@@ -178,19 +260,18 @@ static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
         told = look_up(runner, s__kvsan_steps);
     if (other || told == NULL || told == Py_None || is_set(output, s_new_block_ids_to_zero) != 0)
         goto slowly;
-    if ((messages = look_up(told, s_messages)) == NULL || (message = usual_message(messages, output)) == NULL)
+    if ((messages = place_read(&place_messages, s_messages, told)) == NULL || !usual_message(messages, output, &said))
         goto slowly;
     Py_DECREF(messages);
-    name = PyObject_GetAttr(told, s_name);
-    pool = PyObject_GetAttr(told, s_pool);
-    if (name == NULL || pool == NULL || PyObject_SetAttr(engine, s_device_pool, pool) < 0 ||
-        state_enter(state, &lock) < 0) {
-        Py_DECREF(message);
+    name = place_read(&place_name, s_name, told);
+    pool = name == NULL ? NULL : place_read(&place_pool, s_pool, told);
+    if (pool == NULL || PyObject_SetAttr(engine, s_device_pool, pool) < 0 || state_enter(state, &lock) < 0)
         done = -1;
-    } else {
-        done = state_tell(state, name, message);
+    else {
+        done = tell(state, name, &said);
         state_leave(lock);
     }
+    usual_drop(&said);
     Py_XDECREF(name);
     Py_XDECREF(pool);
     if (done < 0)
@@ -203,24 +284,54 @@ slowly:
     return PyObject_CallFunctionObjArgs(part(self, BEGIN_SLOWLY), runner, output, NULL);
 }
 
-/* `_log`: the line of the forward, on the stream that is current. */
-static int forward_line(Hook *self, PyObject *told)
+/* The line of a forward on the stream that is current, put in place. 1: it is; 0: it cannot be; -1 with an error. */
+static int forward_in_place(Hook *self, PyObject *name, PyObject *step)
 {
     State *state = self->state;
-    PyObject *hook = NULL, *messages = NULL, *name = NULL, *step = NULL, *on = NULL, *by = NULL, *now = NULL;
-    Lock *lock = NULL;
-    int done = -1;
-    if ((hook = PyObject_GetAttr(told, s_hook)) == NULL)
-        goto done;
-    if (!PyObject_TypeCheck(hook, &CounterType)) {
-        PyErr_SetString(PyExc_TypeError, "what is told of a forward has no hook that counts");
-        goto done;
+    PyObject *where = part(self, SITE), *current;
+    const char *letters, *site;
+    size_t size, site_size;
+    unsigned char *at;
+    long long number;
+    Text by;
+    int over = 0, on;
+    if (!in_place(state) || (letters = plain(name, &size)) == NULL || !PyLong_CheckExact(step) ||
+        ((site = plain(where, &site_size)) == NULL && where != Py_None))
+        return 0;
+    number = PyLong_AsLongLongAndOverflow(step, &over);
+    if (over || state_thread_text(state, &by) < 0)
+        return over ? 0 : -1;
+    on = namer_met(self->namer, &current);
+    if (on < 0) {
+        Py_XDECREF(current);
+        return PyErr_Occurred() ? -1 : 0;
     }
-    if ((messages = PyObject_GetAttr(told, s_messages)) == NULL || (name = PyObject_GetAttr(told, s_name)) == NULL ||
-        (step = PyObject_GetAttr(messages, s_count)) == NULL)
-        goto done;
-    ((Counter *)hook)->count++;
-    on = namer_current(self->namer);
+    if (!in_place(state) || !by.size || !self->namer->met[on].text.size)
+        return 0;
+    if (state_ended(state, state->packed->count) < 0 || (at = line_begins(state, 13, ACCESS)) == NULL)
+        return -1;
+    at = put_plain(put_text(put_text(at, &by), &self->namer->met[on].text), letters, size);
+    *at++ = NONE;
+    at = put_plain(put_plain(at, "forward", 7), "stream", 6);
+    *at++ = NO;
+    *at++ = NONE;
+    at = put_int(at, number);
+    *at++ = NONE;
+    if (site != NULL)
+        at = put_plain(at, site, site_size);
+    else
+        *at++ = NONE;
+    line_ends(state, put_long(at, clock_now()));
+    state->count++;
+    return state_full(state) < 0 ? -1 : 1;
+}
+
+static int forward_slowly(Hook *self, PyObject *name, PyObject *step)
+{
+    State *state = self->state;
+    PyObject *by = NULL, *now = NULL, *on = namer_current(self->namer);
+    Lock *lock;
+    int done = -1;
     if (on == NULL && !PyErr_Occurred())
         on = PyObject_CallMethodOneArg(part(self, ENGINE), s_current_stream, s_compute);
     if (on == NULL || state_enter(state, &lock) < 0)
@@ -231,13 +342,39 @@ static int forward_line(Hook *self, PyObject *told)
         done = 0;
     state_leave(lock);
 done:
+    Py_XDECREF(on);
+    Py_XDECREF(by);
+    Py_XDECREF(now);
+    return done;
+}
+
+/* `_log`: the line of the forward, on the stream that is current. */
+static int forward_line(Hook *self, PyObject *told)
+{
+    PyObject *hook = place_read(&place_hook, s_hook, told), *messages = NULL, *name = NULL, *step = NULL;
+    Lock *lock;
+    int done = -1;
+    if (hook == NULL)
+        goto done;
+    if (!PyObject_TypeCheck(hook, &CounterType)) {
+        PyErr_SetString(PyExc_TypeError, "what is told of a forward has no hook that counts");
+        goto done;
+    }
+    if ((messages = place_read(&place_messages, s_messages, told)) == NULL ||
+        (name = place_read(&place_name, s_name, told)) == NULL ||
+        (step = place_read(&place_count, s_count, messages)) == NULL)
+        goto done;
+    ((Counter *)hook)->count++;
+    if (state_enter(self->state, &lock) < 0)
+        goto done;
+    done = forward_in_place(self, name, step);
+    state_leave(lock);
+    done = done == 0 ? forward_slowly(self, name, step) : done < 0 ? -1 : 0;
+done:
     Py_XDECREF(hook);
     Py_XDECREF(messages);
     Py_XDECREF(name);
     Py_XDECREF(step);
-    Py_XDECREF(on);
-    Py_XDECREF(by);
-    Py_XDECREF(now);
     return done;
 }
 

@@ -48,6 +48,8 @@ class Message(NamedTuple):
 class Messages:
     """Takes the messages of one worker, in order. `crosses`: a group attends to an encoder's output."""
 
+    __slots__ = ("_before", "_crosses", "count")
+
     def __init__(self, *, crosses: bool = False) -> None:
         self.count = 0
         """How many of them had a forward."""
