@@ -22,32 +22,6 @@ static PyObject *State_add_ids(State *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* `pack_copy(label, on, source, sources, target, targets, order, planned, site)`: a batch from one pool to another, with
-   lists of ids, which are packed at once and need not be copied. Whether it was: only where lines are packed. */
-static PyObject *State_pack_copy(State *self, PyObject *const *args, Py_ssize_t given)
-{
-    PyObject *line = NULL, *by = NULL, *now = NULL;
-    Lock *lock;
-    int done = 0;
-    if (given != 9) {
-        PyErr_SetString(PyExc_TypeError, "pack_copy takes nine arguments");
-        return NULL;
-    }
-    if (self->packed == NULL || !PyList_CheckExact(args[3]) || !PyList_CheckExact(args[5]) ||
-        PyList_GET_SIZE(args[3]) == 0 || PyList_GET_SIZE(args[5]) == 0)
-        Py_RETURN_FALSE;
-    if (state_enter(self, &lock) < 0)
-        return NULL;
-    if ((by = state_thread(self)) != NULL && (now = state_now(self)) != NULL)
-        line = Py_BuildValue("(iOO{OO}{OO}OOOOOOOO)", ACCESS, by, args[1], args[2], args[3], args[4], args[5], args[0],
-                             args[6], Py_True, args[7], Py_None, Py_None, args[8], now);
-    done = state_add(self, line) < 0 ? -1 : 1;
-    state_leave(lock);
-    Py_XDECREF(by);
-    Py_XDECREF(now);
-    return done < 0 ? NULL : Py_NewRef(Py_True);
-}
-
 /* Whether the ends of events were put among the lines here. */
 static PyObject *State_drop_events(State *self, PyObject *unused)
 {
@@ -102,6 +76,78 @@ static inline void line_ends(State *self, unsigned char *at)
 {
     self->packed->used = (size_t)(at - self->packed->bytes);
     self->packed->count++;
+}
+
+/* The arguments of `pack_copy` as a line that is put in place. 1: it is; 0: it cannot be; -1 with an error. */
+static int copy_in_place(State *self, PyObject *const *args)
+{
+    enum { LABEL, ON, SOURCE, SOURCES, TARGET, TARGETS, ORDER, PLANNED, AT_SITE };
+    static const int items[] = {LABEL, ORDER, -YES, PLANNED, -NONE, -NONE, AT_SITE};
+    Packed *packed;
+    const char *letters;
+    unsigned char *at;
+    size_t size, i, before;
+    Text by;
+    int done, side;
+    if (!in_place(self) || (letters = plain(args[ON], &size)) == NULL || size > TEXT_ROOM)
+        return 0;
+    if (state_thread_text(self, &by) < 0)
+        return -1;
+    if (!in_place(self) || !by.size)
+        return 0;
+    if (state_ended(self, self->packed->count) < 0 || (at = line_begins(self, 13, ACCESS)) == NULL)
+        return -1;
+    packed = self->packed;
+    before = packed->used; /* nothing runs from here on */
+    packed->used = (size_t)(put_plain(put_text(at, &by), letters, size) - packed->bytes);
+    for (done = 0, side = SOURCE; done == 0 && side <= TARGET; side += TARGET - SOURCE)
+        if ((done = pack_head(packed, 1, 0x80, 15, 0, 0xde, 0xdf)) == 0 &&
+            (done = PyUnicode_CheckExact(args[side]) ? pack_value(packed, args[side], 1) : 1) == 0)
+            done = pack_value(packed, args[side + 1], 1);
+    for (i = 0; done == 0 && i < sizeof(items) / sizeof(items[0]); i++) {
+        if (items[i] >= 0)
+            done = pack_value(packed, args[items[i]], 1);
+        else if ((done = pack_room(packed, 1)) == 0)
+            packed->bytes[packed->used++] = (unsigned char)-items[i];
+    }
+    if (done == 0 && (done = pack_room(packed, 9)) == 0) {
+        line_ends(self, put_long(packed->bytes + packed->used, clock_now()));
+        self->count++;
+        return state_full(self) < 0 ? -1 : 1;
+    }
+    packed->used = before;
+    return done < 0 ? -1 : 0;
+}
+
+/* `pack_copy(label, on, source, sources, target, targets, order, planned, site)`: a batch from one pool to another, with
+   lists of ids, which are packed at once and need not be copied. Whether it was: only where lines are packed. */
+static PyObject *State_pack_copy(State *self, PyObject *const *args, Py_ssize_t given)
+{
+    PyObject *line = NULL, *by = NULL, *now = NULL;
+    Lock *lock;
+    int done;
+    if (given != 9) {
+        PyErr_SetString(PyExc_TypeError, "pack_copy takes nine arguments");
+        return NULL;
+    }
+    if (self->packed == NULL || !PyList_CheckExact(args[3]) || !PyList_CheckExact(args[5]) ||
+        PyList_GET_SIZE(args[3]) == 0 || PyList_GET_SIZE(args[5]) == 0)
+        Py_RETURN_FALSE;
+    if (state_enter(self, &lock) < 0)
+        return NULL;
+    done = copy_in_place(self, args);
+    if (done != 0) {
+        state_leave(lock);
+        return done < 0 ? NULL : Py_NewRef(Py_True);
+    }
+    if ((by = state_thread(self)) != NULL && (now = state_now(self)) != NULL)
+        line = Py_BuildValue("(iOO{OO}{OO}OOOOOOOO)", ACCESS, by, args[1], args[2], args[3], args[4], args[5], args[0],
+                             args[6], Py_True, args[7], Py_None, Py_None, args[8], now);
+    done = state_add(self, line) < 0 ? -1 : 1;
+    state_leave(lock);
+    Py_XDECREF(by);
+    Py_XDECREF(now);
+    return done < 0 ? NULL : Py_NewRef(Py_True);
 }
 
 /* `(code, by, token, now)` under the lock. */
@@ -163,10 +209,9 @@ static PyObject *token_named(State *self, PyObject *what)
     return PyUnicode_FromStringAndSize(letters, at - letters);
 }
 
-/* `hand_on(what)`: a put of a fresh token, whose name is what it gives back. */
-static PyObject *State_hand_on(State *self, PyObject *what)
+static PyObject *handed_on(State *self, PyObject *what, int marked)
 {
-    PyObject *token;
+    PyObject *token, *mark;
     Lock *lock;
     if (self->prefix == NULL) {
         PyErr_SetString(PyExc_AttributeError, "prefix");
@@ -177,8 +222,25 @@ static PyObject *State_hand_on(State *self, PyObject *what)
     token = token_named(self, what);
     if (token != NULL && self->on && hand_line(self, PUT, token) < 0 && state_failed(self, s_put) < 0)
         Py_CLEAR(token);
+    if (token != NULL && marked) { /* `mark` */
+        self->sealed = self->count - 1;
+        mark = self->count ? PyLong_FromSsize_t(self->sealed) : Py_NewRef(Py_None);
+        token = mark == NULL ? (Py_DECREF(token), NULL) : Py_BuildValue("(NN)", token, mark);
+    }
     state_leave(lock);
     return token;
+}
+
+/* `hand_on(what)`: a put of a fresh token, whose name is what it gives back. */
+static PyObject *State_hand_on(State *self, PyObject *what)
+{
+    return handed_on(self, what, 0);
+}
+
+/* `hand_on_at(what)`: the same, and the number of the latest op. */
+static PyObject *State_hand_on_at(State *self, PyObject *what)
+{
+    return handed_on(self, what, 1);
 }
 
 /* `take_over_from(token)`: a get of it. */
@@ -299,6 +361,7 @@ static void State_dealloc(State *self)
 static PyMethodDef State_methods[] = {
     {"add", (PyCFunction)State_add, METH_O, "A line of an op, whose names are known and whose ids are copied."},
     {"hand_on", (PyCFunction)State_hand_on, METH_O, "The calling thread hands on what it knows: the token's name."},
+    {"hand_on_at", (PyCFunction)State_hand_on_at, METH_O, "The same, and the number of the latest op."},
     {"taken", (PyCFunction)State_taken, METH_O, "The calling thread took what was handed on."},
     {"add_ids", (PyCFunction)State_add_ids, METH_VARARGS, "What happens to the lives of blocks of one pool."},
     {"pack_copy", (PyCFunction)(void (*)(void))State_pack_copy, METH_FASTCALL, "A batch, packed at once; whether it was."},

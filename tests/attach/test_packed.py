@@ -10,6 +10,7 @@ import os
 import random
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +23,22 @@ from attach.hurried import hurried
 from attach.native_programs import IDS, ODD, Elsewhere, Stop
 from attach.vllm.fake import in_thread
 from kvsan.checker.attach import native
-from kvsan.checker.attach.lines import ALLOC, FREE, HELD, POLL, PUT, RECORD, SETTLED, SYNC, TOLD, Held, decoded, encoded
+from kvsan.checker.attach.lines import (
+    ACCESS,
+    ALLOC,
+    FREE,
+    GET,
+    HELD,
+    POLL,
+    PUT,
+    RECORD,
+    SETTLED,
+    SYNC,
+    TOLD,
+    Held,
+    decoded,
+    encoded,
+)
 from kvsan.checker.attach.recorder import Recorder
 
 HOT = native.HOT
@@ -258,8 +274,8 @@ def test_many_kinds_of_things_meanwhile() -> None:
 class Began:
     """A recorder with a process beside."""
 
-    def __init__(self, batch: int = 512) -> None:
-        self.recorder, self.beside = Recorder(clock=lambda: 5), Elsewhere()
+    def __init__(self, batch: int = 512, clock: Callable[[], int] = lambda: 5) -> None:
+        self.recorder, self.beside = Recorder(clock=clock), Elsewhere()
         self.recorder.pool("gpu", 64)
         self.recorder.listen((), batch=batch, beside=self.beside)
         assert type(self.recorder._queue) is HOT.Packed
@@ -298,8 +314,13 @@ def test_numbers_are_places_among_the_lines(batch: int) -> None:
     assert recorder.fault_text is None
 
 
-def test_lives_that_wait_while_others_are_packed() -> None:
-    began = Began()
+CLOCKS = [pytest.param(lambda: 5, id="its own"), pytest.param(time.perf_counter_ns, id="the usual")]
+"""With the usual clock lives wait as numbers, and lines are put in place."""
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_lives_that_wait_while_others_are_packed(clock: Callable[[], int]) -> None:
+    began = Began(clock=clock)
     recorder = began.recorder
     recorder.free("gpu", [Does(lambda: recorder.alloc("gpu", [1])), 2])
     recorder.touch("gpu", [3])  # packs the free, in the middle of which the alloc comes
@@ -310,8 +331,9 @@ def test_lives_that_wait_while_others_are_packed() -> None:
     assert recorder.waiting == 0
 
 
-def test_lives_merge_only_where_nothing_lies_between() -> None:
-    began = Began()
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_lives_merge_only_where_nothing_lies_between(clock: Callable[[], int]) -> None:
+    began = Began(clock=clock)
     recorder = began.recorder
     recorder.pool("cpu", 64)
 
@@ -334,6 +356,79 @@ def test_lives_merge_only_where_nothing_lies_between() -> None:
     assert two(lambda: in_thread(lambda: recorder.alloc("gpu", [3]))) == 3
     assert two(lambda: recorder.tell("x", 1)) == 2
     assert two(lambda: recorder.put("x")) == 2
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("seed", range(12))
+def test_lives_are_the_same_as_numbers_and_as_anything(seed: int, clock: Callable[[], int]) -> None:
+    """Numbers of any size, sets of any size, what is no number, in turns: neighbours are one line all the same."""
+    rng, began = random.Random(seed), Began(clock=clock)
+    recorder = began.recorder
+    want: list[Any] = []
+    for _ in range(80):  # in all less than what is handed on at once
+        code, pool, by = rng.choice((ALLOC, FREE)), rng.choice(("gpu", "pool é")), rng.choice(("h0", "h" * 60))
+        size = rng.choice((1, 2, 15, 16, 17, 255, 256, 257))
+        top = rng.choice((1 << 7, 1 << 8, 1 << 16, 1 << 32, 1 << 62, 1 << 80 if rng.random() < 0.2 else 9))
+        ids: list[Any] = [rng.randrange(-40, top) for _ in range(size)]
+        if rng.random() < 0.1:
+            ids[0] = rng.choice((True, "x", 1.5, None, Does(lambda: None)))
+        line = _alone((code, by, pool, list(ids), 0))
+        if want and tuple(want[-1][:3]) == (code, by, pool):
+            want[-1][3].extend(line[3])
+        else:
+            want.append([code, by, pool, list(line[3])])
+        recorder.add_ids(code, pool, ids, by)
+    assert [list(line[:4]) for line in began.arrived()] == want
+    assert recorder.ops == len(want)
+    assert recorder.fault_text is None
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_a_copy_is_the_line_that_python_makes(clock: Callable[[], int]) -> None:
+    began = Began(clock=clock)
+    recorder = began.recorder
+    want: list[Any] = []
+    usual = ("load", "stream 7", "cpu", [1, 300, 70_000], "gpu", [2, 3, 1 << 40], "any", 12, "engine.py:7")
+    odd: list[tuple[int, Any]] = [
+        *((0, name) for name in ("é", "l" * 300, None, 5)), *((1, name) for name in ("s" * 39, "s" * 40, "é")),
+        *((at, ids) for at in (3, 5) for ids in ([-1], list(range(20)), list(range(70_000)), [1 << 70], ["x"])),
+        *((at, name) for at in (2, 4) for name in ("p" * 40, "é")), (7, None), (7, "x"), (8, None), (8, "w" * 999),
+    ]  # fmt: skip
+    for at, value in [(0, "load"), *odd]:
+        given = (*usual[:at], value, *usual[at + 1 :])
+        label, on, source, sources, target, targets, order, planned, site = given
+        line = (ACCESS, recorder.thread_name(), on, {source: sources}, {target: targets}, label, order, True, planned)
+        want.append(_alone((*line, None, None, site, 0))[:12])
+        recorder.alloc("gpu", [at])  # one that waits goes in before it
+        want.append((ALLOC, recorder.thread_name(), "gpu", [at], 0)[:4])
+        want[-2:] = want[:-3:-1]
+        assert recorder.pack_copy(*given)
+    arrived = [line[:12] if line[0] == ACCESS else line[:4] for line in began.arrived()]
+    assert [list(line) for line in arrived] == [list(line) for line in want]
+    assert recorder.ops == len(want)
+    assert not recorder.pack_copy(*usual[:3], (1, 2), *usual[4:])
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_what_is_handed_on_has_its_place(clock: Callable[[], int]) -> None:
+    """The token, and the op at which it was: alone, and as Python has it."""
+    began = Began(clock=clock)
+    recorder = began.recorder
+    assert recorder.mark() is None
+    tokens = []
+    for number in range(3):
+        token, planned = recorder.hand_on_at("q")
+        assert planned == 2 * number
+        tokens.append(token)
+        recorder.taken(token)
+    assert [tuple(line[:3]) for line in began.arrived()] == [
+        (code, recorder.thread_name(), token) for token in tokens for code in (PUT, GET)
+    ]
+    assert [token.split("q")[1] for token in tokens] == [f"{number}.{os.getpid()}" for number in (1, 2, 3)]
+    recorder.prefix = "é" * 50
+    assert recorder.hand_on("w" * 99) == f"{recorder.prefix}{'w' * 99}4.{os.getpid()}"
+    recorder.on = False
+    assert recorder.hand_on_at("q")[1] == 6
 
 
 def test_another_session_begins_while_a_line_is_packed() -> None:

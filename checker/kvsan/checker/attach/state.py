@@ -48,6 +48,9 @@ if TYPE_CHECKING or HOT is None:
         def fresh_token(self, what: str = "token") -> str:
             raise NotImplementedError
 
+        def mark(self) -> int | None:
+            raise NotImplementedError
+
         def fault(self, where: str, error: BaseException) -> None:
             raise NotImplementedError
 
@@ -116,6 +119,11 @@ if TYPE_CHECKING or HOT is None:
                     except Exception as error:
                         self.fault("put", error)
             return token
+
+        def hand_on_at(self, what: str) -> tuple[str, int | None]:
+            """The same, and the number of the latest op, as `mark` gives it."""
+            with self.lock:
+                return self.hand_on(what), self.mark()
 
         def taken(self, token: str) -> None:
             """The calling thread took what was handed on. Takes the lock."""

@@ -40,9 +40,8 @@ class Queue:
         if item is not None and recorder.on:  # None is the word to stop
             try:
                 self._put_hook.count += 1
-                with recorder.lock:
-                    token = recorder.hand_on("q")
-                    given = _Stamped((token, recorder.mark(), item))
+                token, planned = recorder.hand_on_at("q")
+                given = _Stamped((token, planned, item))
             except KvsanHazard:
                 raise
             except Exception as error:
