@@ -93,7 +93,7 @@ def include_folders() -> list[str]:
 def flags() -> list[str]:
     """What the interpreter was compiled with, but for -g; what this machine's linker is told of a module."""
     of_python = shlex.split(f"{sysconfig.get_config_var('CFLAGS') or ''} {sysconfig.get_config_var('CCSHARED') or ''}")
-    module = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared"]
+    module = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared", "-fno-plt"]
     return [*(flag for flag in of_python if not flag.startswith("-g")), *module, "-O2", "-fvisibility=hidden", "-Wall"]
 
 

@@ -69,7 +69,7 @@ static inline uint64_t state_of_thread(void)
 }
 
 /* The attribute, a new reference; NULL without an error if there is none, with one if something else went wrong. */
-static PyObject *look_up(PyObject *object, PyObject *name)
+static HOT PyObject *look_up(PyObject *object, PyObject *name)
 {
     PyObject *found;
 #if PY_VERSION_HEX >= 0x030D0000
@@ -124,7 +124,7 @@ static inline int place_write(Place *place, PyObject *name, PyObject *object, Py
 }
 
 /* 1 if the attribute is there and true, 0 if not, -1 with an error. */
-static int is_set(PyObject *object, PyObject *name)
+static HOT int is_set(PyObject *object, PyObject *name)
 {
     PyObject *found = look_up(object, name);
     int answer;

@@ -289,24 +289,75 @@ static int settle_in_place(State *state, Py_ssize_t index, int done)
     return 0;
 }
 
+/* What became of a call that blocked: `result`, or NULL and its error, whose reference is taken over. `held` is its line, or
+   `index` the number of one that was put in place. What goes on to the engine. */
+static COLD PyObject *synchronized(Hook *self, Held *held, Py_ssize_t index, PyObject *queue, PyObject *result)
+{
+    PyObject *error = result == NULL ? take_error() : NULL, *done;
+    Lock *lock = hook_lock(self);
+    if (lock != NULL && lock_take(lock) < 0) {
+        Py_DECREF(lock); /* a signal's handler raised: its exception is the engine's */
+        Py_XDECREF(error);
+        Py_XDECREF(result);
+        return NULL;
+    }
+    if (self->state->queue != queue) {
+        ; /* while it waited for the lock */
+    } else if (held == NULL) {
+        if (settle_in_place(self->state, index, result != NULL) < 0)
+            result = hook_failed(self, result);
+        if (result == NULL && PyErr_Occurred())
+            Py_CLEAR(error);
+    } else if (lock != NULL && held->told == Py_False) {
+        Py_XSETREF(held->done, Py_NewRef(result != NULL ? Py_True : Py_False));
+    } else if (lock != NULL && self->state->packed != NULL) {
+        Py_XSETREF(held->done, Py_NewRef(result != NULL ? Py_True : Py_False));
+        if (state_settled(self->state, held) < 0)
+            result = hook_failed(self, result);
+        if (result == NULL && PyErr_Occurred())
+            Py_CLEAR(error);
+    } else {
+        done = PyObject_CallMethodObjArgs((PyObject *)self->state, s_returned, held, result != NULL ? Py_True : Py_False,
+                                          NULL);
+        if (done == NULL) {
+            Py_CLEAR(result);
+            Py_CLEAR(error);
+        }
+        Py_XDECREF(done);
+    }
+    if (lock != NULL) {
+        lock_leave(lock);
+        Py_DECREF(lock);
+    }
+    if (error != NULL)
+        put_back_error(error);
+    return result;
+}
+
+/* Its line as one that is made: NULL with an error, which is kvsan's. */
+static COLD Held *synchronize_held(Hook *self, PyObject *event)
+{
+    PyObject *parts[5] = {NULL};
+    if ((parts[0] = state_thread(self->state)) != NULL && (parts[1] = names_name(self->names, event)) != NULL) {
+        parts[2] = Py_NewRef(Py_None);
+        parts[3] = Py_NewRef(Py_None);
+        parts[4] = state_now(self->state);
+    }
+    return state_hold(self->state, line_of(parts, 5));
+}
+
 /* `event.synchronize()`: its line is held from the entry on, and settled when it has returned or failed */
 FUNCTION(hook_synchronize)
 {
-    PyObject *result, *queue, *parts[5] = {NULL};
+    PyObject *result, *queue;
     Held *held = NULL;
     Py_ssize_t index = 0;
     int placed;
     BEGIN(1, 1)
     self->counter->count++;
-    if ((placed = hold_in_place(self, args[0], &index)) != 0)
-        goto held;
-    if ((parts[0] = state_thread(self->state)) != NULL && (parts[1] = names_name(self->names, args[0])) != NULL) {
-        parts[2] = Py_NewRef(Py_None);
-        parts[3] = Py_NewRef(Py_None);
-        parts[4] = state_now(self->state);
-    }
-    held = state_hold(self->state, line_of(parts, 5));
-held:
+    placed = hold_in_place(self, args[0], &index);
+    if (placed == 0)
+        held = synchronize_held(self, args[0]);
     if (held == NULL && placed != 1 && state_failed(self->state, self->where) < 0) {
         lock_leave(lock);
         Py_DECREF(lock);
@@ -314,52 +365,18 @@ held:
     }
     queue = Py_XNewRef(self->state->queue);
     lock_leave(lock);
-    Py_DECREF(lock);
     slot->busy = 1;
     result = hook_original(self, args, count, NULL);
     slot->busy = 0;
     if ((held != NULL || placed == 1) && self->state->on && self->state->queue == queue) { /* else a later session's */
-        PyObject *error = result == NULL ? take_error() : NULL, *done;
-        lock = hook_lock(self);
-        if (lock != NULL && lock_take(lock) < 0) {
-            Py_DECREF(lock); /* a signal's handler raised: its exception is the engine's */
-            Py_XDECREF(held);
-            Py_XDECREF(error);
-            Py_XDECREF(result);
-            Py_XDECREF(queue);
-            return NULL;
-        }
-        if (self->state->queue != queue) {
-            ; /* while it waited for the lock */
-        } else if (placed == 1) {
-            if (settle_in_place(self->state, index, result != NULL) < 0)
+        if (held == NULL && result != NULL && self->state->lock == (PyObject *)lock && lock_try(lock)) {
+            if (settle_in_place(self->state, index, 1) < 0)
                 result = hook_failed(self, result);
-            if (result == NULL && PyErr_Occurred())
-                Py_CLEAR(error);
-        } else if (lock != NULL && held->told == Py_False) {
-            Py_XSETREF(held->done, Py_NewRef(result != NULL ? Py_True : Py_False));
-        } else if (lock != NULL && self->state->packed != NULL) {
-            Py_XSETREF(held->done, Py_NewRef(result != NULL ? Py_True : Py_False));
-            if (state_settled(self->state, held) < 0)
-                result = hook_failed(self, result);
-            if (result == NULL && PyErr_Occurred())
-                Py_CLEAR(error);
-        } else {
-            done = PyObject_CallMethodObjArgs((PyObject *)self->state, s_returned, held,
-                                              result != NULL ? Py_True : Py_False, NULL);
-            if (done == NULL) {
-                Py_CLEAR(result);
-                Py_CLEAR(error);
-            }
-            Py_XDECREF(done);
-        }
-        if (lock != NULL) {
             lock_leave(lock);
-            Py_DECREF(lock);
-        }
-        if (error != NULL)
-            put_back_error(error);
+        } else
+            result = synchronized(self, held, index, queue, result);
     }
+    Py_DECREF(lock);
     Py_XDECREF(held);
     Py_XDECREF(queue);
     return result;

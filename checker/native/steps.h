@@ -23,7 +23,8 @@ static int dict_is(PyObject *dict, PyObject *keys, PyObject *values)
     int same = PyDict_GET_SIZE(dict) == PyList_GET_SIZE(keys) && PyList_GET_SIZE(keys) == PyList_GET_SIZE(values);
     while (same == 1 && PyDict_Next(dict, &at, &key, &value)) {
         same = i < PyList_GET_SIZE(keys) && i < PyList_GET_SIZE(values);
-        if (same == 1) { /* comparing runs their code, which may change all four */
+        if (same == 1 && (key != PyList_GET_ITEM(keys, i) || value != PyList_GET_ITEM(values, i))) {
+            /* comparing runs their code, which may change all four */
             PyObject *with[] = {Py_NewRef(PyList_GET_ITEM(keys, i)), Py_NewRef(PyList_GET_ITEM(values, i))};
             Py_INCREF(key);
             Py_INCREF(value);
@@ -41,7 +42,7 @@ static int dict_is(PyObject *dict, PyObject *keys, PyObject *values)
 }
 
 /* `[(name, [list, …]), …]` of the requests that got blocks, `()` if none did. */
-static PyObject *grown(PyObject *names, PyObject *more)
+static COLD PyObject *grown(PyObject *names, PyObject *more)
 {
     PyObject *out = NULL;
     Py_ssize_t i, group;
@@ -210,13 +211,10 @@ static int tell_in_place(State *state, PyObject *name, const Usual *said)
     return 1;
 }
 
-/* The same in any case. 0, or -1 with an error. */
-static int tell(State *state, PyObject *name, const Usual *said)
+/* The same as a line that is made. 0, or -1 with an error. */
+static COLD int tell_slowly(State *state, PyObject *name, const Usual *said)
 {
-    int done = tell_in_place(state, name, said);
     PyObject *got, *message;
-    if (done != 0)
-        return done < 0 ? -1 : 0;
     if ((got = grown(said->names, said->more)) == NULL)
         return -1;
     message = Py_BuildValue("(()()ON()NOO())", Py_None, got,
@@ -268,7 +266,8 @@ static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
     if (pool == NULL || PyObject_SetAttr(engine, s_device_pool, pool) < 0 || state_enter(state, &lock) < 0)
         done = -1;
     else {
-        done = tell(state, name, &said);
+        done = tell_in_place(state, name, &said);
+        done = done == 0 ? tell_slowly(state, name, &said) : done < 0 ? -1 : 0;
         state_leave(lock);
     }
     usual_drop(&said);
@@ -326,7 +325,7 @@ static int forward_in_place(Hook *self, PyObject *name, PyObject *step)
     return state_full(state) < 0 ? -1 : 1;
 }
 
-static int forward_slowly(Hook *self, PyObject *name, PyObject *step)
+static COLD int forward_slowly(Hook *self, PyObject *name, PyObject *step)
 {
     State *state = self->state;
     PyObject *by = NULL, *now = NULL, *on = namer_current(self->namer);
