@@ -28,7 +28,7 @@ NAMES_USED(X)
 static PyObject *zero;            /* the int */
 static PyObject *hazard_class;    /* KvsanHazard: the one error that the engine is meant to see */
 static PyTypeObject *deque_type;  /* collections.deque, whose length is its size (it is a PyVarObject) */
-static PyTypeObject *lock_type;   /* of locks that are taken here; NULL: none are */
+static PyTypeObject *lock_type;   /* of locks that are taken here */
 static PyObject *perf_counter_ns; /* time.perf_counter_ns, for which the clock is read here */
 static int clock_is_monotonic;    /* whether that is so on this machine */
 

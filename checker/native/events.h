@@ -112,8 +112,10 @@ static int names_fresh_text(Names *self, Text *text)
     const char *prefix;
     if (self->prefix == NULL || !PyUnicode_Check(self->prefix))
         return 0;
-    if ((prefix = PyUnicode_AsUTF8AndSize(self->prefix, &size)) == NULL)
-        return -1;
+    if ((prefix = PyUnicode_AsUTF8AndSize(self->prefix, &size)) == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
     if (size > 16 || self->serial < 0)
         return 0;
     memcpy(bytes, prefix, (size_t)size);
@@ -262,7 +264,8 @@ static PyObject *Names_take_dead(Names *self, PyObject *unused)
         return NULL;
     for (i = 0; i < count; i++)
         Py_XDECREF(self->ended[i].name); /* of a string: nothing of ours runs */
-    memmove(self->ended, self->ended + count, (size_t)(self->count - count) * sizeof(Ended));
+    if (count > 0)
+        memmove(self->ended, self->ended + count, (size_t)(self->count - count) * sizeof(Ended));
     self->count -= count;
     return names;
 }

@@ -112,7 +112,7 @@ static PyObject *Hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 }
 
 /* `set_up(hazard, held, encoded, lock)`: the error that goes to the engine, the class of blocking calls' lines, what
-   encodes lines that have no form here, and the class of locks that are taken here (`_lines.Lock`; `None`: none are). */
+   encodes lines that have no form here, and the class of locks that are taken here (`_lines.Lock`). */
 static PyObject *set_up(PyObject *module, PyObject *args)
 {
     PyObject *hazard, *held, *encoded, *lock;
@@ -123,12 +123,12 @@ static PyObject *set_up(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_TypeError, "held: a subclass of Held");
         return NULL;
     }
-    if (lock != Py_None && (!PyType_Check(lock) || ((PyTypeObject *)lock)->tp_basicsize != sizeof(Lock) ||
-                            strcmp(((PyTypeObject *)lock)->tp_name, LOCK_NAME) != 0)) {
-        PyErr_SetString(PyExc_TypeError, "lock: " LOCK_NAME ", or None");
+    if (!PyType_Check(lock) || ((PyTypeObject *)lock)->tp_basicsize != sizeof(Lock) ||
+        strcmp(((PyTypeObject *)lock)->tp_name, LOCK_NAME) != 0) {
+        PyErr_SetString(PyExc_TypeError, "lock: " LOCK_NAME);
         return NULL;
     }
-    Py_XSETREF(lock_type, lock == Py_None ? NULL : (PyTypeObject *)Py_NewRef(lock));
+    Py_XSETREF(lock_type, (PyTypeObject *)Py_NewRef(lock));
     Py_XSETREF(hazard_class, Py_NewRef(hazard));
     Py_XSETREF(encode_slowly, Py_NewRef(encoded));
     Py_XSETREF(held_class, (PyTypeObject *)Py_NewRef(held));

@@ -263,6 +263,8 @@ static int hold_in_place(Hook *self, PyObject *event, Py_ssize_t *index)
         return 0;
     if (state->packed->count >= state->blocked && call_method(state, s_settle_up) < 0)
         return -1;
+    if (!in_place(state)) /* another session began in that */
+        return 0;
     if (state_ended(state, state->packed->count) < 0 || (at = line_begins(state, 7, HELD)) == NULL)
         return -1;
     at = put_text(put_text(at, &by), &which);

@@ -353,13 +353,16 @@ static int life_more(Life *life, const long long *ids, Py_ssize_t count)
     return 0;
 }
 
-/* As a line that Python would have made, a new reference. */
+/* As a line that Python would have made, a new reference. No garbage is collected meanwhile: what ends then may make lines,
+   and the next ids of this one wait elsewhere. */
 static COLD PyObject *life_line(const Life *life)
 {
-    PyObject *ids, *id;
+    PyObject *ids, *id, *line;
     Py_ssize_t i;
+    int collects;
     if (life->line != NULL)
         return Py_NewRef(life->line);
+    collects = PyGC_Disable();
     ids = PyList_New(life->count);
     for (i = 0; ids != NULL && i < life->count; i++) {
         if ((id = PyLong_FromLongLong(life->ids[i])) == NULL)
@@ -367,7 +370,10 @@ static COLD PyObject *life_line(const Life *life)
         else
             PyList_SET_ITEM(ids, i, id);
     }
-    return ids == NULL ? NULL : Py_BuildValue("(lOONK)", life->code, life->by, life->pool, ids, life->now);
+    line = ids == NULL ? NULL : Py_BuildValue("(lOONK)", life->code, life->by, life->pool, ids, life->now);
+    if (collects)
+        PyGC_Enable();
+    return line;
 }
 
 /* 0, -1 with an error, 1: a name has no form here. Calls nothing of Python's. */

@@ -292,7 +292,7 @@ static int forward_in_place(Hook *self, PyObject *name, PyObject *step)
     size_t size, site_size;
     unsigned char *at;
     long long number;
-    Text by;
+    Text by, stream;
     int over = 0, on;
     if (!in_place(state) || (letters = plain(name, &size)) == NULL || !PyLong_CheckExact(step) ||
         ((site = plain(where, &site_size)) == NULL && where != Py_None))
@@ -305,11 +305,12 @@ static int forward_in_place(Hook *self, PyObject *name, PyObject *step)
         Py_XDECREF(current);
         return PyErr_Occurred() ? -1 : 0;
     }
-    if (!in_place(state) || !by.size || !self->namer->met[on].text.size)
+    stream = self->namer->met[on].text; /* what follows may have others met */
+    if (!in_place(state) || !by.size || !stream.size)
         return 0;
     if (state_ended(state, state->packed->count) < 0 || (at = line_begins(state, 13, ACCESS)) == NULL)
         return -1;
-    at = put_plain(put_text(put_text(at, &by), &self->namer->met[on].text), letters, size);
+    at = put_plain(put_text(put_text(at, &by), &stream), letters, size);
     *at++ = NONE;
     at = put_plain(put_plain(at, "forward", 7), "stream", 6);
     *at++ = NO;

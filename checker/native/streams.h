@@ -49,15 +49,18 @@ static COLD void namer_forget(Namer *self)
 static COLD void namer_meet(Namer *self, PyObject *device, PyObject *handle, long at, long long which, PyObject **name)
 {
     Py_ssize_t gone = self->state->gone;
+    Text text;
     PyObject *key = PyTuple_Pack(2, device, handle);
     *name = key == NULL ? NULL : PyObject_CallOneArg(self->meet, key);
     Py_XDECREF(key);
     if (*name == Py_None)
         Py_CLEAR(*name);
+    if (*name != NULL)
+        text_of(&text, *name);
     if (*name != NULL && gone == self->state->gone && gone == self->gone) { /* nothing was destroyed meanwhile */
         self->met[self->next].device = at;
         self->met[self->next].handle = which;
-        text_of(&self->met[self->next].text, *name);
+        self->met[self->next].text = text;
         Py_XSETREF(self->met[self->next].name, Py_NewRef(*name));
         self->next = (self->next + 1) % MET;
     }

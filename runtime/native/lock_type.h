@@ -19,7 +19,7 @@ static PyObject *Lock_acquire(Lock *self, PyObject *args, PyObject *more) {
         PyErr_SetString(PyExc_ValueError, "timeout value must be a non-negative number");
         return NULL;
     }
-    if (!(seconds <= 9e9)) {  /* nor is it a number */
+    if (!(seconds <= (double)PY_TIMEOUT_MAX / 1e6)) {  /* nor is it a number */
         PyErr_SetString(PyExc_OverflowError, "timeout value is too large");
         return NULL;
     }

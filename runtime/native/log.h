@@ -180,18 +180,20 @@ static int log_settle(LogState *log, Held *held, int returned);
 
 /* The latest blocking call becomes one as others are: it is settled if it has returned, and else among those that are
    out. Under the lock. */
-static int log_reap(LogState *log) {
-    Held *last = (Held *)log->last;
-    if (last == NULL)
-        return 0;
-    log->last = NULL;
+static int log_join(LogState *log, Held *last) {
     int result = 0;
     if (last->returned)
         result = log_settle(log, last, 1);
-    else if (last->segment != NULL && log->out != NULL)
+    else if (last->segment != NULL && last->segment != Py_None && log->out != NULL)  /* else it is settled */
         result = PySet_Add(log->out, (PyObject *)last);
     Py_DECREF(last);
     return result;
+}
+
+static int log_reap(LogState *log) {
+    Held *last = (Held *)log->last;
+    log->last = NULL;
+    return last == NULL ? 0 : log_join(log, last);
 }
 
 /* The latest one, if it has returned and nobody else has it, for the next; NULL without an exception: there is none.
@@ -253,7 +255,10 @@ static Held *log_hold(LogState *log, PyObject *by, PyObject *event) {
         Py_CLEAR(held);
     else {
         segment->out++;
-        Py_XSETREF(log->last, Py_NewRef((PyObject *)held));
+        Held *before = (Held *)log->last;  /* a signal's handler may have made one */
+        log->last = Py_NewRef((PyObject *)held);
+        if (before != NULL && log_join(log, before) < 0)
+            Py_CLEAR(held);
     }
 end:
     Py_DECREF(t);

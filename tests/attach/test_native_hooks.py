@@ -225,6 +225,44 @@ def test_a_lock_is_reentrant_and_keeps_others_out() -> None:
     assert _raised(lambda: lock.acquire(False, 1)) is ValueError
 
 
+def test_a_lock_waits_as_long_as_python_s() -> None:
+    lock = Lock()
+    assert lock.acquire(timeout=threading.TIMEOUT_MAX)
+    assert _raised(lambda: lock.acquire(timeout=threading.TIMEOUT_MAX * 2)) is OverflowError
+
+
+def test_who_waits_for_a_lock_gets_it() -> None:
+    """Though the one that lets it go takes it again at once; and one that gives up waiting takes it from nobody."""
+    lock, got, stop = Lock(), [], threading.Event()
+
+    def waits(number: int) -> None:
+        with lock:
+            got.append(number)
+
+    def gives_up() -> None:
+        while not stop.is_set():
+            if lock.acquire(timeout=1e-5):
+                lock.release()
+
+    threads = [threading.Thread(target=waits, args=(number,)) for number in range(4)]
+    other = threading.Thread(target=gives_up)
+    with lock:
+        for thread in (*threads, other):
+            thread.start()
+        time.sleep(0.02)
+        assert got == []
+    ends = time.monotonic() + 30
+    while len(got) < 4 and time.monotonic() < ends:
+        with lock:
+            time.sleep(0)
+    stop.set()
+    for thread in (*threads, other):
+        thread.join(30)
+    assert sorted(got) == [0, 1, 2, 3]
+    assert lock.acquire(False)
+    lock.release()
+
+
 def _raised(call: Any) -> type[BaseException] | None:
     try:
         call()

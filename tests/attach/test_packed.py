@@ -383,6 +383,85 @@ def test_lives_are_the_same_as_numbers_and_as_anything(seed: int, clock: Callabl
     assert recorder.fault_text is None
 
 
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="garbage is collected between bytecodes there")
+@pytest.mark.parametrize("more", [0, 40])
+def test_garbage_is_collected_where_lives_become_a_line(more: int) -> None:
+    """What ends then makes lines: none comes into the one that is being made, and none is written past its end."""
+    began = Began(clock=time.perf_counter_ns)
+    recorder = began.recorder
+    called: list[int] = []
+
+    def collected(phase: str, info: Any) -> None:
+        if phase == "start" and not called:
+            called.append(1)
+            recorder.put("t")
+            for _ in range(more):
+                recorder.add_ids(ALLOC, "gpu", list(range(200)), "h0")
+
+    keep = [[number] for number in range(3000)]
+    before = gc.get_threshold()
+    recorder.add_ids(ALLOC, "gpu", [1, 2, 3], "h0")
+    gc.callbacks.append(collected)
+    gc.set_threshold(1)
+    try:
+        recorder.add_ids(ALLOC, "gpu", [1 << 70], "h0")
+    finally:
+        gc.callbacks.remove(collected)
+        gc.set_threshold(*before)
+    assert len(keep) == 3000
+    lines = began.arrived()
+    assert recorder.ops == len(lines)
+    assert sum(len(line[3]) for line in lines if line[0] == ALLOC) == 4 + 200 * more * len(called)
+    assert recorder.fault_text is None
+
+
+def test_a_session_begins_where_a_call_is_about_to_block() -> None:
+    """What waits is worked off first, and in that a signal's handler may begin another one, with none beside."""
+    recorder = Recorder()
+
+    class Handled(Elsewhere):
+        def packed(self, given: bytes) -> None:
+            recorder.listen(())
+
+    class Event:
+        def synchronize(self) -> int:
+            return 7
+
+    recorder.listen((), batch=512, beside=Handled())
+    recorder.blocked = 1
+    namer = HOT.Namer(recorder, None, None, lambda key: None, lambda stream: "s0")
+    hook = HOT.Hook(
+        *("synchronize", Event.synchronize, Event.synchronize, recorder, HOT.Counter(), "w", HOT.Here(), namer),
+        recorder._events,
+    )
+    recorder.put("t")
+    assert hook(Event()) == 7
+    assert recorder.fault_text is None
+
+
+def test_streams_are_met_while_a_forward_s_line_is_made() -> None:
+    """The line is on the stream that was current, though the names that are known were others in the middle."""
+    began, current = Began(clock=time.perf_counter_ns), [0]
+    recorder = began.recorder
+    namer = HOT.Namer(recorder, lambda: 0, lambda device: current[0], lambda key: f"s{key[1]}", lambda stream: "other")
+
+    def meet(numbers: Any) -> None:
+        for current[0] in (*numbers, 0):
+            namer.name(None)
+
+    messages = type("Messages", (), {"count": 1})()
+    told = type("Told", (), {"hook": HOT.Counter(), "messages": messages, "name": "steps", "pool": "gpu"})()
+    runner = type("Runner", (), {"_kvsan_open": told})()
+    more = (None, None, 0, 0, None, None)
+    hook = HOT.Hook(
+        "forward", lambda runner: None, lambda runner: None, recorder, HOT.Counter(), "w", None, namer, None, more
+    )
+    meet(range(1, 4))
+    recorder.add_ids(ALLOC, "gpu", [doing(lambda: meet(range(10, 14)))], "h0")
+    hook(runner)
+    assert [line[2] for line in began.arrived()] == ["gpu", "s0"]
+
+
 @pytest.mark.parametrize("clock", CLOCKS)
 def test_a_copy_is_the_line_that_python_makes(clock: Callable[[], int]) -> None:
     began = Began(clock=clock)

@@ -15,7 +15,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -723,6 +723,21 @@ def test_a_signal_at_the_lock(tmp_path: Path, where: str, refused: Any, taken: i
 
     got, want = both(run)
     assert got == want
+
+
+def test_calls_that_failed_are_not_kept(tmp_path: Path) -> None:
+    def run() -> tuple[int, int]:
+        with Log(tmp_path / "t.kvt") as log:
+            inner = NullDevice()
+            host = Traced(inner, log).host("host")
+            for number in range(40):
+                inner.refuse = DeviceError("x") if number % 3 else None
+                with suppress(DeviceError):
+                    host.sync("e")
+            log._reap()
+            return len(log._out), log.ops
+
+    assert both(run) == ((0, 40),) * 2
 
 
 KINDS_OF_LOCK: list[Callable[[], Any]] = [threading.RLock, type(Recorder().lock)]

@@ -22,6 +22,8 @@ Function = Callable[..., Any]
 
 HOT: Any
 HOT, WRONG = found("kvsan.checker.attach._hot", 2)
+if lines.IN_C is None:  # which has the lock that C takes
+    HOT = None
 WRONG = WRONG or lines.WRONG
 """What is wrong with `KVSAN_NATIVE`: a session does not begin then."""
 
@@ -29,7 +31,7 @@ WRONG = WRONG or lines.WRONG
 def set_up(held: type, encoded: Callable[[list[Any]], bytes]) -> None:
     """Tells the C module which class the lines of blocking calls have, and what encodes a line that it cannot."""
     if HOT is not None:
-        HOT.set_up(KvsanHazard, held, encoded, None if lines.IN_C is None else lines.IN_C.Lock)
+        HOT.set_up(KvsanHazard, held, encoded, lines.IN_C.Lock)
 
 
 def quick(kind: str, original: Function, slow: Function, recorder: Recorder, hook: Hook, *more: Any) -> Function:
