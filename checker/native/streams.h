@@ -66,13 +66,28 @@ static COLD void namer_meet(Namer *self, PyObject *device, PyObject *handle, lon
     }
 }
 
-/* The current stream's place in `met`. -1 if it has none: `name` is as above. */
+/* A stream's place in `met`. -1 if it has none: `name` is as above. */
+static HOT int namer_find(Namer *self, PyObject *device, PyObject *handle, PyObject **name)
+{
+    long at = PyLong_AsLong(device);
+    long long which = (long long)PyLong_AsUnsignedLongLongMask(handle);
+    int i;
+    if ((at == -1 || which == -1) && PyErr_Occurred())
+        return -1;
+    if (self->gone != self->state->gone)
+        namer_forget(self);
+    for (i = MET - 1; i >= 0; i--)
+        if (self->met[i].handle == which && self->met[i].device == at && self->met[i].name != NULL)
+            return i;
+    namer_meet(self, device, handle, at, which, name);
+    return -1;
+}
+
+/* The current stream's. */
 static HOT int namer_met(Namer *self, PyObject **name)
 {
     PyObject *device, *handle;
-    long at;
-    long long which;
-    int i = -1;
+    int i;
     *name = NULL;
     if (self->device == Py_None || (device = PyObject_CallNoArgs(self->device)) == NULL)
         return -1;
@@ -80,17 +95,7 @@ static HOT int namer_met(Namer *self, PyObject **name)
         Py_DECREF(device);
         return -1;
     }
-    at = PyLong_AsLong(device);
-    which = (long long)PyLong_AsUnsignedLongLongMask(handle);
-    if ((at != -1 && which != -1) || !PyErr_Occurred()) {
-        if (self->gone != self->state->gone)
-            namer_forget(self);
-        for (i = MET - 1; i >= 0; i--)
-            if (self->met[i].handle == which && self->met[i].device == at && self->met[i].name != NULL)
-                break;
-        if (i < 0)
-            namer_meet(self, device, handle, at, which, name);
-    }
+    i = namer_find(self, device, handle, name);
     Py_DECREF(device);
     Py_DECREF(handle);
     return i;
@@ -126,11 +131,35 @@ static PyObject *namer_name(Namer *self, PyObject *stream)
     return namer_other(self, current ? Py_None : stream);
 }
 
+/* An object that carries no name, which PyTorch makes at each look at the current stream: by device and handle, as
+   `surface.identity` has them. 1: the name is in place; 0: it is not to be had here; -1 with an error. */
+static HOT int namer_identified(Namer *self, PyObject *stream, Text *text)
+{
+    PyObject *handle = look_up(stream, s_cuda_stream), *device = NULL, *name = NULL;
+    int i = -1;
+    if (handle != NULL && PyLong_CheckExact(handle) && (device = look_up(stream, s_device_index)) != NULL &&
+        PyLong_CheckExact(device))
+        i = namer_find(self, device, handle, &name);
+    Py_XDECREF(handle);
+    Py_XDECREF(device);
+    if (i >= 0)
+        *text = self->met[i].text;
+    else if (name != NULL) {
+        text_of(text, name);
+        Py_DECREF(name);
+    } else
+        return PyErr_Occurred() ? -1 : 0;
+    return 1;
+}
+
 /* The current one's in place, or another's that was not given before. 0, or -1 with an error. */
-static COLD int namer_text_asked(Namer *self, PyObject *stream, PyObject *name, Text *text)
+static HOT int namer_text_asked(Namer *self, PyObject *stream, PyObject *name, Text *text)
 {
     int current = stream == NULL || stream == Py_None, i;
-    if (!current && (name = namer_kept(self, stream)) != NULL && self->gone == self->state->gone) {
+    if (!current && (name = namer_kept(self, stream)) == NULL && !PyErr_Occurred() &&
+        (i = namer_identified(self, stream, text)) != 0)
+        return i < 0 ? -1 : 0;
+    if (!current && name != NULL && self->gone == self->state->gone) {
         i = self->next_given;
         self->next_given = (i + 1) % MET;
         text_of(&self->given[i].text, name);
