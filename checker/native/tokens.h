@@ -1,0 +1,188 @@
+/* What a thread hands on and takes, and a batch from pool to pool: `State`'s methods for what threads do for one another. */
+
+#ifndef KVSAN_TOKENS_H
+#define KVSAN_TOKENS_H
+
+#include "in_place.h"
+
+/* The arguments of `pack_copy` as a line that is put in place. 1: it is; 0: it cannot be; -1 with an error. */
+static int copy_in_place(State *self, PyObject *const *args)
+{
+    enum { LABEL, ON, SOURCE, SOURCES, TARGET, TARGETS, ORDER, PLANNED, AT_SITE };
+    static const int items[] = {LABEL, ORDER, -YES, PLANNED, -NONE, -NONE, AT_SITE};
+    Packed *packed;
+    const char *letters;
+    unsigned char *at;
+    size_t size, i, before;
+    Text by;
+    int done, side;
+    if (!in_place(self) || (letters = plain(args[ON], &size)) == NULL || size > TEXT_ROOM)
+        return 0;
+    if (state_thread_text(self, &by) < 0)
+        return -1;
+    if (!in_place(self) || !by.size)
+        return 0;
+    if (state_ended(self, self->packed->count) < 0 || (at = line_begins(self, 13, ACCESS)) == NULL)
+        return -1;
+    packed = self->packed;
+    before = packed->used; /* nothing runs from here on */
+    packed->used = (size_t)(put_plain(put_text(at, &by), letters, size) - packed->bytes);
+    for (done = 0, side = SOURCE; done == 0 && side <= TARGET; side += TARGET - SOURCE)
+        if ((done = pack_head(packed, 1, 0x80, 15, 0, 0xde, 0xdf)) == 0 &&
+            (done = PyUnicode_CheckExact(args[side]) ? pack_value(packed, args[side], 1) : 1) == 0)
+            done = pack_value(packed, args[side + 1], 1);
+    for (i = 0; done == 0 && i < sizeof(items) / sizeof(items[0]); i++) {
+        if (items[i] >= 0)
+            done = pack_value(packed, args[items[i]], 1);
+        else if ((done = pack_room(packed, 1)) == 0)
+            packed->bytes[packed->used++] = (unsigned char)-items[i];
+    }
+    if (done == 0 && (done = pack_room(packed, 9)) == 0) {
+        line_ends(self, put_long(packed->bytes + packed->used, clock_now()));
+        self->count++;
+        return state_full(self) < 0 ? -1 : 1;
+    }
+    packed->used = before;
+    return done < 0 ? -1 : 0;
+}
+
+/* `pack_copy(label, on, source, sources, target, targets, order, planned, site)`: a batch from one pool to another, with
+   lists of ids, which are packed at once and need not be copied. Whether it was: only where lines are packed. */
+static PyObject *State_pack_copy(State *self, PyObject *const *args, Py_ssize_t given)
+{
+    PyObject *line = NULL, *by = NULL, *now = NULL;
+    Lock *lock;
+    int done;
+    if (given != 9) {
+        PyErr_SetString(PyExc_TypeError, "pack_copy takes nine arguments");
+        return NULL;
+    }
+    if (self->packed == NULL || !PyList_CheckExact(args[3]) || !PyList_CheckExact(args[5]) ||
+        PyList_GET_SIZE(args[3]) == 0 || PyList_GET_SIZE(args[5]) == 0)
+        Py_RETURN_FALSE;
+    if (state_enter(self, &lock) < 0)
+        return NULL;
+    done = copy_in_place(self, args);
+    if (done != 0) {
+        state_leave(lock);
+        return done < 0 ? NULL : Py_NewRef(Py_True);
+    }
+    if ((by = state_thread(self)) != NULL && (now = state_now(self)) != NULL)
+        line = Py_BuildValue("(iOO{OO}{OO}OOOOOOOO)", ACCESS, by, args[1], args[2], args[3], args[4], args[5], args[0],
+                             args[6], Py_True, args[7], Py_None, Py_None, args[8], now);
+    done = state_add(self, line) < 0 ? -1 : 1;
+    state_leave(lock);
+    Py_XDECREF(by);
+    Py_XDECREF(now);
+    return done < 0 ? NULL : Py_NewRef(Py_True);
+}
+
+/* `(code, by, token, now)` under the lock. */
+static int hand_line(State *self, int code, PyObject *token)
+{
+    PyObject *by, *now;
+    const char *letters;
+    unsigned char *at;
+    size_t size;
+    Text who;
+    int done = -1;
+    if (in_place(self) && (letters = plain(token, &size)) != NULL && size < 2 * TEXT_ROOM) {
+        if (state_thread_text(self, &who) < 0)
+            return -1;
+        if (in_place(self) && who.size) {
+            if (state_ended(self, self->packed->count) < 0 || (at = line_begins(self, 4, code)) == NULL)
+                return -1;
+            line_ends(self, put_long(put_plain(put_text(at, &who), letters, size), clock_now()));
+            self->count++;
+            return state_full(self);
+        }
+    }
+    by = state_thread(self);
+    now = by == NULL ? NULL : state_now(self);
+    if (now != NULL && state_add(self, Py_BuildValue("(iOOO)", code, by, token, now)) >= 0)
+        done = 0;
+    Py_XDECREF(by);
+    Py_XDECREF(now);
+    return done;
+}
+
+static long process; /* this one's number, or 0: asking the system for it is a call of the system's */
+
+static void process_forked(void)
+{
+    process = 0;
+}
+
+/* The name of a token: prefix, what it is for, its number, the process. A new reference. */
+static PyObject *token_named(State *self, PyObject *what)
+{
+    char letters[2 * TEXT_ROOM + 48], *at = letters;
+    const char *parts[2];
+    size_t sizes[2], i;
+    Py_ssize_t number = ++self->tokens;
+    if (process == 0)
+        process = (long)getpid();
+    parts[0] = plain(self->prefix, &sizes[0]);
+    parts[1] = plain(what, &sizes[1]);
+    if (parts[0] == NULL || parts[1] == NULL || sizes[0] > TEXT_ROOM || sizes[1] > TEXT_ROOM || number < 0)
+        return PyUnicode_FromFormat("%S%S%zd.%ld", self->prefix, what, number, process);
+    for (i = 0; i < 2; i++) {
+        memcpy(at, parts[i], sizes[i]);
+        at += sizes[i];
+    }
+    at = put_digits(at, number);
+    *at++ = '.';
+    at = put_digits(at, process);
+    return PyUnicode_FromStringAndSize(letters, at - letters);
+}
+
+static PyObject *handed_on(State *self, PyObject *what, int marked)
+{
+    PyObject *token, *mark;
+    Lock *lock;
+    if (self->prefix == NULL) {
+        PyErr_SetString(PyExc_AttributeError, "prefix");
+        return NULL;
+    }
+    if (state_enter(self, &lock) < 0)
+        return NULL;
+    token = token_named(self, what);
+    if (token != NULL && self->on && hand_line(self, PUT, token) < 0 && state_failed(self, s_put) < 0)
+        Py_CLEAR(token);
+    if (token != NULL && marked) { /* `mark` */
+        self->sealed = self->count - 1;
+        mark = self->count ? PyLong_FromSsize_t(self->sealed) : Py_NewRef(Py_None);
+        token = mark == NULL ? (Py_DECREF(token), NULL) : Py_BuildValue("(NN)", token, mark);
+    }
+    state_leave(lock);
+    return token;
+}
+
+/* `hand_on(what)`: a put of a fresh token, whose name is what it gives back. */
+static PyObject *State_hand_on(State *self, PyObject *what)
+{
+    return handed_on(self, what, 0);
+}
+
+/* `hand_on_at(what)`: the same, and the number of the latest op. */
+static PyObject *State_hand_on_at(State *self, PyObject *what)
+{
+    return handed_on(self, what, 1);
+}
+
+/* `take_over_from(token)`: a get of it. */
+static PyObject *State_taken(State *self, PyObject *token)
+{
+    PyObject *done = Py_None;
+    Lock *lock;
+    if (!self->on)
+        Py_RETURN_NONE;
+    if (state_enter(self, &lock) < 0)
+        return NULL;
+    if (hand_line(self, GET, token) < 0 && state_failed(self, s_get) < 0)
+        done = NULL;
+    state_leave(lock);
+    return Py_XNewRef(done);
+}
+
+#endif
