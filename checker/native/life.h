@@ -35,7 +35,8 @@ static int life_more(Life *life, const long long *ids, Py_ssize_t count)
         life->ids = more;
         life->room = room;
     }
-    memcpy(life->ids + life->count, ids, (size_t)count * sizeof(*ids));
+    if (count > 0)
+        memcpy(life->ids + life->count, ids, (size_t)count * sizeof(*ids));
     life->count += count;
     return 0;
 }
