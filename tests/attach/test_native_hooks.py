@@ -133,9 +133,14 @@ def _kept(language: str, name: str) -> int:
 
 @pytest.mark.parametrize("name", _CALLS)
 def test_many_calls_keep_nothing(name: str) -> None:
-    """More than the hooks in Python do: those of requests that go on are kept."""
-    in_c, in_python = (_kept(language, name) for language in ("c", "python"))
-    assert in_c - in_python < 120, f"{in_c} and {in_python} blocks of memory more after 600 calls"
+    """More than the hooks in Python do: those of requests that go on are kept. What other tests left in this process
+    comes and goes meanwhile; what calls keep is kept each time.
+    """
+    more: list[tuple[int, int]] = []
+    while len(more) < 4 and all(in_c - in_python >= 120 for in_c, in_python in more):
+        more.append((_kept("c", name), _kept("python", name)))
+    in_c, in_python = more[-1]
+    assert in_c - in_python < 120, f"blocks of memory more after 600 calls, in C and in Python: {more}"
 
 
 def test_what_was_hooked_is_collected() -> None:
