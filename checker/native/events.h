@@ -224,11 +224,7 @@ static COLD int names_text_made(Names *self, PyObject *event, Text *text)
         Py_DECREF(tag);
         return 0;
     }
-    if (name == NULL)
-        return -1;
-    text_of(text, name);
-    Py_DECREF(name);
-    return 0;
+    return text_taken(text, name);
 }
 
 /* The same in place. 0, or -1 with an error. */

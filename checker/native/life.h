@@ -70,28 +70,24 @@ static int pack_life(Packed *self, const Life *life)
     size_t by_size, pool_size;
     const char *by = plain(life->by, &by_size), *pool = plain(life->pool, &pool_size); /* NULL where `line` is not */
     unsigned char *at;
+    size_t before;
     Py_ssize_t i;
     if (by == NULL || pool == NULL)
         return 1;
     if (pack_room(self, HEAD + 2 * (2 + PLAIN_MOST) + 16 + 9 * (size_t)(life->count + 1)) < 0)
         return -1;
+    before = self->used;
     if (self->used == 0)
         self->used = HEAD;
     at = self->bytes + self->used;
     *at++ = 0x95;
     *at++ = (unsigned char)life->code;
-    at = put_plain(put_plain(at, by, by_size), pool, pool_size);
-    if (life->count < 16)
-        *at++ = (unsigned char)(0x90 | life->count);
-    else if (life->count < 1 << 16) {
-        *at++ = 0xdc;
-        *at++ = (unsigned char)(life->count >> 8);
-        *at++ = (unsigned char)life->count;
-    } else {
-        *at++ = 0xdd;
-        for (i = 4; i > 0; i--)
-            *at++ = (unsigned char)(life->count >> (8 * (i - 1)));
+    self->used = (size_t)(put_plain(put_plain(at, by, by_size), pool, pool_size) - self->bytes);
+    if (pack_head(self, (size_t)life->count, 0x90, 15, 0, 0xdc, 0xdd) < 0) {
+        self->used = before;
+        return -1;
     }
+    at = self->bytes + self->used;
     for (i = 0; i < life->count; i++)
         at = put_int(at, life->ids[i]);
     self->used = (size_t)(put_long(at, life->now) - self->bytes);

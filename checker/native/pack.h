@@ -112,22 +112,7 @@ static int pack_int(Packed *self, PyObject *value)
         return PyErr_Occurred() ? -1 : 1;
     if (pack_room(self, 9) < 0)
         return -1;
-    if (number >= 0) {
-        unsigned long long plain = (unsigned long long)number;
-        if (plain < 1 << 7)
-            pack_number(self, (unsigned char)plain, 0, 0);
-        else if (plain < 1 << 8)
-            pack_number(self, 0xcc, plain, 1);
-        else if (plain < 1 << 16)
-            pack_number(self, 0xcd, plain, 2);
-        else if (plain <= 0xffffffff)
-            pack_number(self, 0xce, plain, 4);
-        else
-            pack_number(self, 0xcf, plain, 8);
-    } else if (number >= -32)
-        pack_number(self, (unsigned char)number, 0, 0);
-    else
-        pack_number(self, 0xd3, (unsigned long long)number, 8);
+    self->used = (size_t)(put_int(self->bytes + self->used, number) - self->bytes);
     return 0;
 }
 

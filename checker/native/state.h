@@ -76,15 +76,9 @@ static inline PyObject *state_thread(State *self)
 /* The same in place. 0, or -1 with an error. */
 static inline int state_thread_text(State *self, Text *text)
 {
-    PyObject *name;
-    if (state_met(self)) {
-        *text = mine->text;
-        return 0;
-    }
-    if ((name = state_meet(self)) == NULL)
-        return -1;
-    text_of(text, name);
-    Py_DECREF(name);
+    if (!state_met(self))
+        return text_taken(text, state_meet(self));
+    *text = mine->text;
     return 0;
 }
 
@@ -265,21 +259,37 @@ static inline int same_string(PyObject *one, PyObject *other)
     return one == other || PyUnicode_Compare(one, other) == 0;
 }
 
+/* Whether a line of lives may wait now: what comes before it goes in. 1; 0: another session began meanwhile, or a life came;
+   -1 with an error. */
+static int life_may_wait(State *self)
+{
+    if (state_ended(self, state_waiting(self)) < 0 || state_settle(self) < 0)
+        return -1;
+    return self->packed != NULL && !life_waits(&self->packed->life);
+}
+
+/* It waits, and has its number. 0, or -1 with an error. */
+static int life_begins(State *self)
+{
+    self->packed->count++;
+    self->count++;
+    return state_full(self) < 0 ? -1 : 0;
+}
+
 /* What happens to the lives of blocks of one pool, where lines are packed, their time is read here and the names are
    strings; neighbours become one line while they wait. 1: it is done; 0: it cannot be, and nothing is; -1 with an error. */
 static int state_lives(State *self, long code, PyObject *pool, PyObject *by, const long long *ids, Py_ssize_t count)
 {
     Life *life;
+    int may;
     if (self->packed == NULL || !self->reads_clock || self->packed->life.line != NULL)
         return 0;
     life = &self->packed->life;
     if (life->by != NULL && self->count - 1 > self->sealed && life->code == code && same_string(life->by, by) &&
         same_string(life->pool, pool))
         return life_more(life, ids, count) < 0 ? -1 : 1;
-    if (state_ended(self, self->packed->count) < 0 || state_settle(self) < 0)
-        return -1;
-    if (self->packed == NULL || life_waits(&self->packed->life)) /* another session began meanwhile, or a life came */
-        return 0;
+    if ((may = life_may_wait(self)) <= 0)
+        return may;
     life = &self->packed->life;
     if (life_more(life, ids, count) < 0)
         return -1;
@@ -287,9 +297,7 @@ static int state_lives(State *self, long code, PyObject *pool, PyObject *by, con
     life->now = clock_now();
     life->by = Py_NewRef(by);
     life->pool = Py_NewRef(pool);
-    self->packed->count++;
-    self->count++;
-    return state_full(self) < 0 ? -1 : 1;
+    return life_begins(self) < 0 ? -1 : 1;
 }
 
 /* The latest line, if it is one that waits for more: a new reference. NULL without an error if there is none. */
@@ -358,16 +366,14 @@ static int state_life(State *self, long code, PyObject *pool, PyObject *ids, PyO
         return -1;
     if (self->packed == NULL || !PyList_CheckExact(ids))
         return state_add(self, line) < 0 ? -1 : 0;
-    if (state_ended(self, state_waiting(self)) < 0 || state_settle(self) < 0) {
+    if ((done = life_may_wait(self)) < 0) {
         Py_DECREF(line);
         return -1;
     }
-    if (self->packed == NULL || life_waits(&self->packed->life)) /* another session began meanwhile, or a life came */
+    if (done == 0)
         return state_add(self, line) < 0 ? -1 : 0;
     self->packed->life.line = line;
-    self->packed->count++;
-    self->count++;
-    return state_full(self);
+    return life_begins(self);
 }
 
 /* A message for whoever follows under that name, in its turn among the lines; a reference that is taken over. */

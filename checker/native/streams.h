@@ -142,58 +142,49 @@ static HOT int namer_identified(Namer *self, PyObject *stream, Text *text)
         i = namer_find(self, device, handle, &name);
     Py_XDECREF(handle);
     Py_XDECREF(device);
-    if (i >= 0)
-        *text = self->met[i].text;
-    else if (name != NULL) {
-        text_of(text, name);
-        Py_DECREF(name);
-    } else
-        return PyErr_Occurred() ? -1 : 0;
+    if (i < 0)
+        return name != NULL ? text_taken(text, name) + 1 : PyErr_Occurred() ? -1 : 0;
+    *text = self->met[i].text;
     return 1;
 }
 
-/* The current one's in place, or another's that was not given before. 0, or -1 with an error. */
-static HOT int namer_text_asked(Namer *self, PyObject *stream, PyObject *name, Text *text)
+/* That of one which was not given before. 0, or -1 with an error. */
+static HOT int namer_text_asked(Namer *self, PyObject *stream, Text *text)
 {
-    int current = stream == NULL || stream == Py_None, i;
-    if (!current && (name = namer_kept(self, stream)) == NULL && !PyErr_Occurred() &&
-        (i = namer_identified(self, stream, text)) != 0)
-        return i < 0 ? -1 : 0;
-    if (!current && name != NULL && self->gone == self->state->gone) {
+    PyObject *name = namer_kept(self, stream);
+    int i;
+    if (name == NULL) {
+        i = PyErr_Occurred() ? -1 : namer_identified(self, stream, text);
+        return i == 0 ? text_taken(text, namer_other(self, stream)) : i < 0 ? -1 : 0;
+    }
+    if (self->gone == self->state->gone) {
         i = self->next_given;
         self->next_given = (i + 1) % MET;
         text_of(&self->given[i].text, name);
         Py_XSETREF(self->given[i].stream, Py_NewRef(stream));
     }
-    if (name == NULL && !PyErr_Occurred())
-        name = namer_other(self, current ? Py_None : stream);
-    if (name == NULL)
-        return -1;
-    text_of(text, name);
-    Py_DECREF(name);
-    return 0;
+    return text_taken(text, name);
 }
 
 /* The same in place. 0, or -1 with an error. */
 static HOT int namer_text(Namer *self, PyObject *stream, Text *text)
 {
-    PyObject *name = NULL;
+    PyObject *name;
     int i;
     if (stream == NULL || stream == Py_None) {
-        if ((i = namer_met(self, &name)) >= 0) {
-            *text = self->met[i].text;
+        if ((i = namer_met(self, &name)) < 0)
+            return text_taken(text, name != NULL || PyErr_Occurred() ? name : namer_other(self, Py_None));
+        *text = self->met[i].text;
+        return 0;
+    }
+    if (self->gone != self->state->gone)
+        namer_forget(self);
+    for (i = 0; i < MET; i++)
+        if (self->given[i].stream == stream) {
+            *text = self->given[i].text;
             return 0;
         }
-    } else {
-        if (self->gone != self->state->gone)
-            namer_forget(self);
-        for (i = 0; i < MET; i++)
-            if (self->given[i].stream == stream) {
-                *text = self->given[i].text;
-                return 0;
-            }
-    }
-    return namer_text_asked(self, stream, name, text);
+    return namer_text_asked(self, stream, text);
 }
 
 static PyObject *Namer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)

@@ -37,6 +37,16 @@ static void text_of(Text *self, PyObject *name)
         text_set(self, bytes, (size_t)size);
 }
 
+/* The same of a string whose reference is taken over. 0, or -1 if it is NULL. */
+static int text_taken(Text *self, PyObject *name)
+{
+    if (name == NULL)
+        return -1;
+    text_of(self, name);
+    Py_DECREF(name);
+    return 0;
+}
+
 /* As a string again, a new reference. */
 static PyObject *text_string(const Text *self)
 {

@@ -130,8 +130,8 @@ PyMODINIT_FUNC PyInit__lines(void) {
     if ((numbers_tuple = Py_BuildValue("(iii)", 3, 1, 2)) == NULL)
         return NULL;
     struct { const char *name; PyTypeObject *type; } types[] = {
-        {"Lock", &LockType}, {"Pool", &PoolType}, {"Segment", &SegmentType}, {"Held", &HeldType}, {"LogState", &LogStateType},
-        {"Queue", &QueueType}, {"Host", &HostType}};
+        {"Lock", &LockType}, {"Pool", &PoolType}, {"Segment", &SegmentType}, {"Held", &HeldType},
+        {"LogState", &LogStateType}, {"Queue", &QueueType}, {"Host", &HostType}};
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL)
         return NULL;

@@ -42,7 +42,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from benchmarks.estimate import Steps, compare
+from benchmarks.estimate import compare, steps_of
 
 STATES = ("on", "off", "again")
 PARTS = ("deaf", "bare", "kept")
@@ -129,22 +129,14 @@ class Windows:
         }
 
 
-def by_steps(each: dict[str, list[dict[str, list[float]]]], base: str, mode: str) -> dict[str, Any]:
-    """What `mode` adds to a step of `base`: bulk, tail and their sum, µs and percent, by both clocks."""
+def by_steps(rounds: list[dict[str, Any]], base: str, mode: str) -> dict[str, Any]:
+    """What `mode` adds to a step of `base`: bulk, tail and their sum, µs and percent, by both clocks. A round has each
+    state's window: its steps' times by each clock, and their places (`kind`).
+    """
     out: dict[str, Any] = {}
     for clock in ("wall", "cpu"):
-        us: list[float] = []
-        kinds: list[int] = []
-        modes: list[int] = []
-        rounds: list[int] = []
-        for at, state in enumerate((base, mode)):
-            for number, window in enumerate(each[state]):
-                us += window[clock]
-                kinds += range(len(window[clock]))
-                modes += [at] * len(window[clock])
-                rounds += [number] * len(window[clock])
-        found = compare(Steps(np.array(us), np.array(kinds), np.array(modes), np.array(rounds)), 0, 1)
-        mean = float(np.mean([value for window in each[base] for value in window[clock]]))
+        found = compare(steps_of(rounds, clock, (base, mode)), 0, 1)
+        mean = float(np.mean([value for one in rounds for value in one[base][clock]]))
         for part in ("bulk", "tail", "plain"):
             found[part]["percent"] = [round(100 * x / mean, 2) for x in (found[part]["us"], *found[part]["interval"])]
         out[clock] = found
@@ -238,7 +230,7 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
     assert debug is not None
     states = (*STATES, *(PARTS if options.dissect else ()))
     rows: dict[str, list[dict[str, float]]] = {state: [] for state in states}
-    each: dict[str, list[dict[str, list[float]]]] = {state: [] for state in states}
+    each: list[dict[str, Any]] = []
     orders = list(permutations(rows))  # none is always the first, none always follows the same
     Random(options.seed).shuffle(orders)
     steps = ops = 0
@@ -246,6 +238,8 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
     for number in range(WARM + options.windows):
         if number == WARM and options.pin >= 0:
             os.sched_setaffinity(0, {options.pin})  # this thread alone
+        if number >= WARM:
+            each.append({})
         for state in orders[number % len(orders)]:
             throw(debug, state)
             before = debug.recorder.ops
@@ -260,7 +254,8 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
             if number >= WARM:
                 rows[state].append(row)
                 clock = windows.clock
-                each[state].append({"wall": [1e6 * x for x in clock.steps], "cpu": [1e6 * x for x in clock.cpu]})
+                times = {"wall": [1e6 * x for x in clock.steps], "cpu": [1e6 * x for x in clock.cpu]}
+                each[-1][state] = {**times, "kind": [str(at) for at in range(len(clock.steps))]}
                 if state == "on":
                     steps, ops = steps + int(row["steps"]), ops + debug.recorder.ops - before
     alloc = {}
