@@ -195,7 +195,8 @@ PLATFORM = f"-cp{sys.version_info.major}{sys.version_info.minor}-"
 def tree(sdist: Path, tmp_path: Path) -> Path:
     """What a sdist unpacks to, with a sample in the place of each extension's source."""
     with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)  # not in 3.11.2
+        archive.extractall(tmp_path)
     root = tmp_path / sdist.name.removesuffix(".tar.gz")
     put_samples(root)
     return root
