@@ -91,6 +91,20 @@ static int State_set_now(State *self, PyObject *now, void *unused)
     return 0;
 }
 
+static PyObject *State_get_sampling(State *self, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(self->sampling == NULL ? Py_None : self->sampling);
+}
+
+static int State_set_sampling(State *self, PyObject *sampling, void *unused)
+{
+    (void)unused;
+    self->steps = sampling != NULL && PyObject_TypeCheck(sampling, &CounterType) ? (Counter *)sampling : NULL;
+    Py_XSETREF(self->sampling, Py_XNewRef(sampling));
+    return 0;
+}
+
 static PyObject *State_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     State *self = (State *)type->tp_alloc(type, 0);
@@ -136,6 +150,7 @@ static void State_dealloc(State *self)
     Py_CLEAR(self->dead_events);
     Py_CLEAR(self->now);
     Py_CLEAR(self->prefix);
+    self->steps = NULL;
     Py_CLEAR(self->sampling);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -161,7 +176,6 @@ static PyMemberDef State_members[] = {
     {"_size", T_PYSSIZET, offsetof(State, size), 0, NULL},
     {"_count", T_PYSSIZET, offsetof(State, count), 0, NULL},
     {"prefix", T_OBJECT_EX, offsetof(State, prefix), 0, NULL},
-    {"sampling", T_OBJECT, offsetof(State, sampling), 0, NULL},
     {"_tokens", T_PYSSIZET, offsetof(State, tokens), 0, NULL},
     {"_sealed", T_PYSSIZET, offsetof(State, sealed), 0, NULL},
     {"_dead_threads", T_OBJECT_EX, offsetof(State, dead_threads), 0, NULL},
@@ -171,6 +185,7 @@ static PyMemberDef State_members[] = {
 
 static PyGetSetDef State_getset[] = {
     {"_queue", (getter)State_get_queue, (setter)State_set_queue, NULL, NULL},
+    {"sampling", (getter)State_get_sampling, (setter)State_set_sampling, NULL, NULL},
     {"now", (getter)State_get_now, (setter)State_set_now, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };

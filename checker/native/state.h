@@ -27,12 +27,13 @@ typedef struct {
     int reads_clock; /* `now` is `time.perf_counter_ns` */
     PyObject *prefix;   /* of every name made here */
     Py_ssize_t tokens;  /* made so far */
-    PyObject *sampling; /* a Counter with the steps until its `_turn`, or None */
+    PyObject *sampling; /* None, or who counts steps; */
+    struct Counter *steps; /* the same if it is a Counter with the steps until its `_turn`, else NULL */
     unsigned long long serial;
 } State;
 
 /* How often a hook fired (`ledger.py`). */
-typedef struct {
+typedef struct Counter {
     PyObject_HEAD
     Py_ssize_t count;
 } Counter;

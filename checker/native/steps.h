@@ -94,7 +94,7 @@ static PyObject *list_of(PyObject *object, PyObject *name)
     return found;
 }
 
-static Place place_before, place_count, place_messages, place_name, place_pool, place_hook;
+static Place place_before, place_count, place_messages, place_name, place_pool, place_hook, place_suspects, place_device_pool;
 
 /* What a usual message says: lists, each a new reference. */
 typedef struct {
@@ -225,14 +225,25 @@ static COLD int tell_slowly(State *state, PyObject *name, const Usual *said)
 /* A step begins. 0 or -1 with an error. */
 static int count_step(State *state)
 {
-    PyObject *sampling = state->sampling, *done;
-    if (sampling == NULL || !PyObject_TypeCheck(sampling, &CounterType) || --((Counter *)sampling)->count >= 0)
+    Counter *steps = state->steps;
+    PyObject *done;
+    if (steps == NULL || --steps->count >= 0)
         return 0;
-    Py_INCREF(sampling);
-    done = PyObject_CallMethodNoArgs(sampling, s__turn);
-    Py_DECREF(sampling);
+    Py_INCREF(steps);
+    done = PyObject_CallMethodNoArgs((PyObject *)steps, s__turn);
+    Py_DECREF(steps);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
+}
+
+/* `engine.device_pool = pool`, which it mostly is. 0, or -1 with an error. */
+static int set_pool(PyObject *engine, PyObject *pool)
+{
+    PyObject *now = place_read(&place_device_pool, s_device_pool, engine);
+    if (now == NULL)
+        return -1;
+    Py_DECREF(now);
+    return now == pool ? 0 : PyObject_SetAttr(engine, s_device_pool, pool);
 }
 
 /* `_begin`: the recorder is told what the forward will touch. What hooks of it need, a new reference; `None` if there
@@ -250,7 +261,7 @@ static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
     other = token != NULL || PyErr_Occurred();
     Py_XDECREF(token);
     if (!other) {
-        suspects = look_up(engine, s_suspects);
+        suspects = place_read(&place_suspects, s_suspects, engine);
         other = suspects == NULL || !PyTuple_CheckExact(suspects) || PyTuple_GET_SIZE(suspects) != 0;
         Py_XDECREF(suspects);
     }
@@ -263,7 +274,7 @@ static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
     Py_DECREF(messages);
     name = place_read(&place_name, s_name, told);
     pool = name == NULL ? NULL : place_read(&place_pool, s_pool, told);
-    if (pool == NULL || PyObject_SetAttr(engine, s_device_pool, pool) < 0 || state_enter(state, &lock) < 0)
+    if (pool == NULL || set_pool(engine, pool) < 0 || state_enter(state, &lock) < 0)
         done = -1;
     else {
         done = tell_in_place(state, name, &said);
@@ -305,7 +316,7 @@ static int forward_in_place(Hook *self, PyObject *name, PyObject *step)
         Py_XDECREF(current);
         return PyErr_Occurred() ? -1 : 0;
     }
-    stream = self->namer->met[on].text; /* what follows may have others met */
+    stream = self->namer->met.text[on]; /* what follows may have others met */
     if (!in_place(state) || !by.size || !stream.size)
         return 0;
     if (state_ended(state, state->packed->count) < 0 || (at = line_begins(state, 13, ACCESS)) == NULL)

@@ -8,23 +8,53 @@
 
 #define MET 4
 
+/* Names by two numbers: a device, and a stream of it. The numbers stand apart, since they are compared each time. */
+typedef struct {
+    long long device[MET], number[MET];
+    Text text[MET];
+    int count, next;
+} Known;
+
+/* -1: it is not there. */
+static inline int known_find(const Known *self, long long device, long long number)
+{
+    int i;
+    for (i = 0; i < self->count; i++)
+        if (self->number[i] == number && self->device[i] == device)
+            return i;
+    return -1;
+}
+
+/* One more, in the place of the oldest if there is no room; its place. */
+static int known_add(Known *self, long long device, long long number, const Text *text)
+{
+    int i = self->next;
+    self->next = (i + 1) % MET;
+    if (self->count < MET)
+        self->count++;
+    self->device[i] = device;
+    self->number[i] = number;
+    self->text[i] = *text;
+    return i;
+}
+
 /* Names of streams for one `Calls`. `device` and `handle` are PyTorch's own, `meet` is asked for a (device, handle) that
-   was not met before and says `None` if that does not settle it, `other` is asked for all else. */
+   was not met before and says `None` if that does not settle it, `other` is asked for all else; `devices` says how many
+   there are. */
 typedef struct {
     PyObject_HEAD
     State *state;
-    PyObject *device, *handle, *meet, *other;
-    struct {
-        long device;
-        long long handle;
-        PyObject *name;
-        Text text;
-    } met[MET];
-    struct {
-        PyObject *stream;
-        Text text;
-    } given[MET]; /* streams that carry their name */
-    int next, next_given;
+    PyObject *device, *handle, *meet, *other, *devices;
+    PyObject *only;        /* the device, if there is but one; `None` if there are more; NULL: not asked yet */
+    Known met;             /* by device and handle */
+    PyObject *names[MET];  /* the same names */
+    PyTypeObject *kind;    /* the class of streams that are known by what stands in their own memory (`namer_learn`) */
+    PyTypeObject *unfit;   /* the latest one where that cannot be: an address, and no reference */
+    Py_ssize_t device_at, number_at;
+    Known numbered;        /* those, by device and PyTorch's number for the stream */
+    PyObject *given[MET];  /* streams that carry their name */
+    Text given_text[MET];
+    int next_given;
     Py_ssize_t gone; /* `streams_gone` when they were met */
 } Namer;
 
@@ -38,9 +68,10 @@ static COLD void namer_forget(Namer *self)
 {
     int i;
     self->gone = self->state->gone;
+    self->met.count = self->met.next = self->numbered.count = self->numbered.next = 0;
     for (i = 0; i < MET; i++) {
-        Py_CLEAR(self->met[i].name);
-        Py_CLEAR(self->given[i].stream);
+        Py_CLEAR(self->names[i]);
+        Py_CLEAR(self->given[i]);
     }
 }
 
@@ -58,11 +89,8 @@ static COLD void namer_meet(Namer *self, PyObject *device, PyObject *handle, lon
     if (*name != NULL)
         text_of(&text, *name);
     if (*name != NULL && gone == self->state->gone && gone == self->gone) { /* nothing was destroyed meanwhile */
-        self->met[self->next].device = at;
-        self->met[self->next].handle = which;
-        self->met[self->next].text = text;
-        Py_XSETREF(self->met[self->next].name, Py_NewRef(*name));
-        self->next = (self->next + 1) % MET;
+        int i = known_add(&self->met, at, which, &text);
+        Py_XSETREF(self->names[i], Py_NewRef(*name));
     }
 }
 
@@ -76,11 +104,26 @@ static HOT int namer_find(Namer *self, PyObject *device, PyObject *handle, PyObj
         return -1;
     if (self->gone != self->state->gone)
         namer_forget(self);
-    for (i = MET - 1; i >= 0; i--)
-        if (self->met[i].handle == which && self->met[i].device == at && self->met[i].name != NULL)
-            return i;
+    if ((i = known_find(&self->met, at, which)) >= 0)
+        return i;
     namer_meet(self, device, handle, at, which, name);
     return -1;
+}
+
+/* Whether there are more devices than this one, asked once, where a current stream was told: CUDA has counted them. Where
+   that is not to be had there may be more. 0, or -1 with an error that is not kvsan's. */
+static COLD int namer_count(Namer *self, PyObject *device)
+{
+    PyObject *count = self->devices == Py_None ? Py_NewRef(zero) : PyObject_CallNoArgs(self->devices);
+    int one = count != NULL && PyLong_Check(count) && PyLong_AsLong(count) == 1;
+    Py_XDECREF(count);
+    if (PyErr_Occurred()) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception))
+            return -1;
+        PyErr_Clear();
+    }
+    Py_XSETREF(self->only, Py_NewRef(one ? device : Py_None));
+    return 0;
 }
 
 /* The current stream's. */
@@ -89,13 +132,17 @@ static HOT int namer_met(Namer *self, PyObject **name)
     PyObject *device, *handle;
     int i;
     *name = NULL;
-    if (self->device == Py_None || (device = PyObject_CallNoArgs(self->device)) == NULL)
+    if (self->device == Py_None)
+        return -1;
+    if (self->only != NULL && self->only != Py_None)
+        device = Py_NewRef(self->only);
+    else if ((device = PyObject_CallNoArgs(self->device)) == NULL)
         return -1;
     if ((handle = PyObject_CallOneArg(self->handle, device)) == NULL) {
         Py_DECREF(device);
         return -1;
     }
-    i = namer_find(self, device, handle, name);
+    i = self->only == NULL && namer_count(self, device) < 0 ? -1 : namer_find(self, device, handle, name);
     Py_DECREF(device);
     Py_DECREF(handle);
     return i;
@@ -106,7 +153,7 @@ static PyObject *namer_current(Namer *self)
 {
     PyObject *name;
     int at = namer_met(self, &name);
-    return at < 0 ? name : Py_NewRef(self->met[at].name);
+    return at < 0 ? name : Py_NewRef(self->names[at]);
 }
 
 /* The name that the stream carries, a new reference; NULL without an error if it carries none. */
@@ -131,6 +178,60 @@ static PyObject *namer_name(Namer *self, PyObject *stream)
     return namer_other(self, current ? Py_None : stream);
 }
 
+static COLD PyObject *class_has(PyTypeObject *type, PyObject *name, PyTypeObject *sort)
+{
+    PyObject *found = look_up((PyObject *)type, name);
+    if (found != NULL && Py_TYPE(found) != sort)
+        Py_CLEAR(found);
+    PyErr_Clear();
+    return found;
+}
+
+/* Where objects of a class keep a whole number of eight bytes; -1 if they do not. */
+static COLD Py_ssize_t number_place(PyTypeObject *type, PyObject *name)
+{
+    PyMemberDescrObject *found = (PyMemberDescrObject *)class_has(type, name, &PyMemberDescr_Type);
+    Py_ssize_t at = -1;
+    if (found != NULL && PyType_IsSubtype(type, PyDescr_TYPE(found))) {
+        int sort = found->d_member->type;
+        if (sort == T_LONGLONG || (sort == T_LONG && sizeof(long) == 8) || (sort == T_PYSSIZET && sizeof(Py_ssize_t) == 8))
+            at = found->d_member->offset;
+    }
+    Py_XDECREF(found);
+    return at;
+}
+
+/* Whether a stream is one of those that are known by their numbers, maybe from now on: PyTorch makes another object at each
+   look at the current stream, and each has the stream's number and its device in its own memory
+   (torch/csrc/Stream.h: THPStream). A number stands for one handle as long as the process lives (c10/cuda/CUDAStream.cpp:
+   StreamId) if it is C that tells the handle, and no subclass. */
+static COLD int namer_learn(Namer *self, PyObject *stream)
+{
+    PyTypeObject *type = Py_TYPE(stream);
+    PyObject *handle;
+    Py_ssize_t number_at, device_at;
+    if (type == self->kind || type == self->unfit)
+        return type == self->kind;
+    self->unfit = type;
+    if (type->tp_getattro != PyObject_GenericGetAttr ||
+        (handle = class_has(type, s_cuda_stream, &PyGetSetDescr_Type)) == NULL)
+        return 0;
+    Py_DECREF(handle);
+    if ((number_at = number_place(type, s_stream_id)) < 0 || (device_at = number_place(type, s_device_index)) < 0)
+        return 0;
+    self->number_at = number_at;
+    self->device_at = device_at;
+    self->numbered.count = self->numbered.next = 0;
+    self->unfit = NULL;
+    Py_XSETREF(self->kind, (PyTypeObject *)Py_NewRef(type));
+    return 1;
+}
+
+static inline long long number_in(PyObject *object, Py_ssize_t at)
+{
+    return *(long long *)((char *)object + at);
+}
+
 /* An object that carries no name, which PyTorch makes at each look at the current stream: by device and handle, as
    `surface.identity` has them. 1: the name is in place; 0: it is not to be had here; -1 with an error. */
 static HOT int namer_identified(Namer *self, PyObject *stream, Text *text)
@@ -144,7 +245,9 @@ static HOT int namer_identified(Namer *self, PyObject *stream, Text *text)
     Py_XDECREF(device);
     if (i < 0)
         return name != NULL ? text_taken(text, name) + 1 : PyErr_Occurred() ? -1 : 0;
-    *text = self->met[i].text;
+    *text = self->met.text[i];
+    if (namer_learn(self, stream))
+        known_add(&self->numbered, number_in(stream, self->device_at), number_in(stream, self->number_at), text);
     return 1;
 }
 
@@ -160,8 +263,8 @@ static HOT int namer_text_asked(Namer *self, PyObject *stream, Text *text)
     if (self->gone == self->state->gone) {
         i = self->next_given;
         self->next_given = (i + 1) % MET;
-        text_of(&self->given[i].text, name);
-        Py_XSETREF(self->given[i].stream, Py_NewRef(stream));
+        text_of(&self->given_text[i], name);
+        Py_XSETREF(self->given[i], Py_NewRef(stream));
     }
     return text_taken(text, name);
 }
@@ -174,14 +277,19 @@ static HOT int namer_text(Namer *self, PyObject *stream, Text *text)
     if (stream == NULL || stream == Py_None) {
         if ((i = namer_met(self, &name)) < 0)
             return text_taken(text, name != NULL || PyErr_Occurred() ? name : namer_other(self, Py_None));
-        *text = self->met[i].text;
+        *text = self->met.text[i];
         return 0;
     }
     if (self->gone != self->state->gone)
         namer_forget(self);
+    if (Py_TYPE(stream) == self->kind && (i = known_find(&self->numbered, number_in(stream, self->device_at),
+                                                         number_in(stream, self->number_at))) >= 0) {
+        *text = self->numbered.text[i];
+        return 0;
+    }
     for (i = 0; i < MET; i++)
-        if (self->given[i].stream == stream) {
-            *text = self->given[i].text;
+        if (self->given[i] == stream) {
+            *text = self->given_text[i];
             return 0;
         }
     return namer_text_asked(self, stream, text);
@@ -189,10 +297,11 @@ static HOT int namer_text(Namer *self, PyObject *stream, Text *text)
 
 static PyObject *Namer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    PyObject *state, *device, *handle, *meet, *other;
+    PyObject *state, *device, *handle, *meet, *other, *devices = Py_None;
     Namer *self;
     (void)kwargs;
-    if (!PyArg_ParseTuple(args, "O!OOOO:Namer", &StateType, &state, &device, &handle, &meet, &other))
+    if (!PyArg_ParseTuple(args, "O!OOOO|O:Namer", &StateType, &state, &device, &handle, &meet, &other,
+                          &devices))
         return NULL;
     if ((self = (Namer *)type->tp_alloc(type, 0)) != NULL) {
         self->state = (State *)Py_NewRef(state);
@@ -200,6 +309,7 @@ static PyObject *Namer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         self->handle = Py_NewRef(handle);
         self->meet = Py_NewRef(meet);
         self->other = Py_NewRef(other);
+        self->devices = Py_NewRef(devices);
         self->gone = self->state->gone;
     }
     return (PyObject *)self;
@@ -218,8 +328,10 @@ static int Namer_traverse(Namer *self, visitproc visit, void *arg)
     Py_VISIT(self->handle);
     Py_VISIT(self->meet);
     Py_VISIT(self->other);
+    Py_VISIT(self->devices);
+    Py_VISIT(self->kind);
     for (i = 0; i < MET; i++)
-        Py_VISIT(self->given[i].stream);
+        Py_VISIT(self->given[i]);
     return 0;
 }
 
@@ -232,9 +344,12 @@ static void Namer_dealloc(Namer *self)
     Py_CLEAR(self->handle);
     Py_CLEAR(self->meet);
     Py_CLEAR(self->other);
+    Py_CLEAR(self->devices);
+    Py_CLEAR(self->only);
+    Py_CLEAR(self->kind);
     for (i = 0; i < MET; i++) {
-        Py_CLEAR(self->met[i].name);
-        Py_CLEAR(self->given[i].stream);
+        Py_CLEAR(self->names[i]);
+        Py_CLEAR(self->given[i]);
     }
     Py_TYPE(self)->tp_free((PyObject *)self);
 }

@@ -35,7 +35,6 @@ from kvsan.checker.attach.lines import (
     SETTLED,
     SYNC,
     TOLD,
-    WAIT,
     Held,
     decoded,
     encoded,
@@ -438,45 +437,6 @@ def test_a_session_begins_where_a_call_is_about_to_block() -> None:
     recorder.put("t")
     assert hook(Event()) == 7
     assert recorder.fault_text is None
-
-
-def test_a_stream_that_is_another_object_each_time_has_its_name() -> None:
-    """As PyTorch's current one: by device and handle, and Python is asked for those that are not known so."""
-    began = Began(clock=time.perf_counter_ns)
-    recorder, met, asked = began.recorder, {(0, 7): "s7", (1, 7): "s9"}, list[Any]()
-
-    def other(stream: Any) -> str:
-        asked.append(stream)
-        return "other"
-
-    namer = HOT.Namer(recorder, None, None, met.get, other)
-
-    class Stream:
-        def __init__(self, **fields: Any) -> None:
-            vars(self).update(fields)
-
-    hook = HOT.Hook(
-        *("wait_stream", lambda on, other: None, lambda on, other: None, recorder, HOT.Counter(), "w", HOT.Here()),
-        *(namer, recorder._events),
-    )
-    odd = (
-        Stream(cuda_stream="7", device_index=0),
-        Stream(cuda_stream=7),
-        Stream(cuda_stream=8, device_index=0),
-        Stream(),
-    )
-    for _ in range(3):
-        hook(Stream(cuda_stream=7, device_index=0), Stream(cuda_stream=7, device_index=1))
-    assert asked == []
-    for stream in odd:
-        hook(stream, Stream(cuda_stream=7, device_index=1))
-    assert asked == list(odd)
-    met[0, 7] = "s70"
-    recorder.streams_gone += 1
-    hook(Stream(cuda_stream=7, device_index=0), Stream(cuda_stream=7, device_index=1))
-    waits = [line[2] for line in began.arrived() if line[0] == WAIT]
-    assert waits == ["s7"] * 3 + ["other"] * 4 + ["s70"]
-    assert {line[2] for line in began.beside.arrived if line[0] == RECORD} == {"s9"}
 
 
 def test_streams_are_met_while_a_forward_s_line_is_made() -> None:

@@ -50,8 +50,10 @@ def namer(
     handle: Function | None,
     meet: Callable[[tuple[int, int]], str | None],
     other: Callable[[Any], str],
+    devices: Callable[[], int] | None = None,
 ) -> Any:
     """Names of streams for C hooks; `None` where there is no C. `device()` and `handle(device)` say which stream is
-    current (`None`: that is not to be had so), `meet` is asked for one that was not met before, `other` for all else.
+    current (`None`: that is not to be had so), `meet` is asked for one that was not met before, `other` for all else;
+    `devices()` says how many there are.
     """
-    return None if HOT is None else HOT.Namer(recorder, device, handle, meet, other)
+    return None if HOT is None else HOT.Namer(recorder, device, handle, meet, other, devices)

@@ -64,7 +64,7 @@ class Calls:
         self._names_at = recorder.streams_gone
         self._crosscheck = CrossCheck(self)
         device, handle = surface.raw or (None, None)
-        self.namer = namer(recorder, device, handle, self._meet, self._name)
+        self.namer = namer(recorder, device, handle, self._meet, self._name, surface.devices)
 
     def install(self) -> None:
         surface = self.surface

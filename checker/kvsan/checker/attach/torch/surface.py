@@ -46,6 +46,8 @@ class Surface:
     """(device, handle) of the current stream, where that is to be had without making an object."""
     raw: tuple[Callable[[], int], Callable[[int], int]] | None = None
     """What `current` is made of: the current device, and the handle of its current stream."""
+    devices: Callable[[], int] | None = None
+    """How many devices there are: where there is one, hooks in C do not ask which is current."""
     device_of: Callable[[Any], Any] = field(default=lambda device: 0 if device is None else device)
     on_device: Callable[[Any], bool] = field(default=lambda tensor: False)
     external: tuple[type, ...] = ()
@@ -83,6 +85,7 @@ def torch_surface() -> Surface:
         external=(cuda.ExternalStream,),
         current=None if raw is None else _current(*raw),
         raw=raw,
+        devices=getattr(torch._C, "_cuda_getDeviceCount", None),
         version=str(torch.__version__),
     )
 

@@ -37,6 +37,8 @@ NEEDED = {
 class Engine:
     """One process of vLLM, as kvsan sees it."""
 
+    __slots__ = ("__dict__", "__weakref__", "device_pool", "suspects")  # the two that are looked at in each step
+
     def __init__(self, recorder: Recorder, version: str) -> None:
         self.recorder = recorder
         self.version = version
