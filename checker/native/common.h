@@ -15,7 +15,7 @@
     X(_ended) X(settle_up) X(fault) X(returned) X(thread_name) X(_refer) X(_otherwise) X(append) X(block_id)           \
     X(ref_cnt) X(is_null) X(_kvsan_name) X(_kvsan_pools) X(_kvsan_remote) X(kvsan_token) X(non_blocking)               \
     X(total_num_scheduled_tokens) X(load_gpu_blocks) X(store_gpu_blocks) X(_turn) X(hook) X(messages) X(name) X(pool)   \
-    X(suspects) X(device_pool) X(current_stream) X(cuda_stream) X(device_index) X(stream_id) X(_kvsan_steps) X(_kvsan_open) X(_kvsan_empty) X(count)       \
+    X(suspects) X(device_pool) X(current_stream) X(cuda_stream) X(device_index) X(stream_id) X(_kvsan_steps) X(open) X(_kvsan_empty) X(count)       \
     X(_before) X(_crosses) X(scheduled_cached_reqs) X(num_scheduled_tokens) X(scheduled_new_reqs) X(finished_req_ids)  \
     X(req_ids) X(new_block_ids) X(num_computed_tokens) X(resumed_req_ids) X(new_block_ids_to_zero) X(forward)          \
     X(stream) X(compute) X(put) X(get) X(_recorder) X(_places) X(_tokens) X(_align) X(_append) X(_look) X(_pop)        \

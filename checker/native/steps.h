@@ -7,8 +7,8 @@
 #include "hook.h"
 #include "order.h"
 
-/* What a hook of a runner needs besides: a tuple `(engine, begin, at, dummy, where, log)`. */
-enum { ENGINE, BEGIN_SLOWLY, OUTPUT_AT, DUMMY_AT, SITE, LOG_SLOWLY, PARTS };
+/* What a hook of a runner needs besides: a tuple `(engine, begin, at, dummy, where, unpassed)`. */
+enum { ENGINE, BEGIN_SLOWLY, OUTPUT_AT, DUMMY_AT, SITE, UNPASSED, PARTS };
 
 static inline PyObject *part(Hook *self, int which)
 {
@@ -94,7 +94,7 @@ static PyObject *list_of(PyObject *object, PyObject *name)
     return found;
 }
 
-static Place place_before, place_count, place_messages, place_name, place_pool, place_hook, place_suspects, place_device_pool;
+static Place place_before, place_count, place_messages, place_name, place_pool, place_hook, place_suspects, place_device_pool, place_open;
 
 /* What a usual message says: lists, each a new reference. */
 typedef struct {
@@ -236,6 +236,28 @@ static int count_step(State *state)
     return done == NULL ? -1 : 0;
 }
 
+/* `told.open = open`. 0, or -1 with an error. */
+static int set_open(PyObject *told, PyObject *open)
+{
+    PyObject *now = place_read(&place_open, s_open, told);
+    if (now == NULL)
+        return -1;
+    Py_DECREF(now);
+    return now == open ? 0 : place_write(&place_open, s_open, told, open);
+}
+
+/* Whether the forward of what was told has not passed yet; -1 with an error. */
+static int is_open(PyObject *told)
+{
+    PyObject *now = told == NULL || told == Py_None ? NULL : place_read(&place_open, s_open, told);
+    int open;
+    if (now == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    open = PyObject_IsTrue(now);
+    Py_DECREF(now);
+    return open;
+}
+
 /* `engine.device_pool = pool`, which it mostly is. 0, or -1 with an error. */
 static int set_pool(PyObject *engine, PyObject *pool)
 {
@@ -272,7 +294,7 @@ static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
     if ((messages = place_read(&place_messages, s_messages, told)) == NULL || !usual_message(messages, output, &said))
         goto slowly;
     Py_DECREF(messages);
-    name = place_read(&place_name, s_name, told);
+    name = set_open(told, Py_True) < 0 ? NULL : place_read(&place_name, s_name, told);
     pool = name == NULL ? NULL : place_read(&place_pool, s_pool, told);
     if (pool == NULL || set_pool(engine, pool) < 0 || state_enter(state, &lock) < 0)
         done = -1;
@@ -398,32 +420,25 @@ static int is_forward(PyObject *told)
 FUNCTION(hook_execute)
 {
     Hook *self = (Hook *)callable;
-    PyObject *told, *open;
+    PyObject *told, *result, *done;
+    int open;
     Py_ssize_t at = PyLong_AsSsize_t(part(self, OUTPUT_AT));
     if (PASSES(self))
         return hook_original(self, args, count, kwnames);
     if (PyVectorcall_NARGS(count) <= at)
         return hook_slow(self, args, count, kwnames);
     told = begin(self, args[0], args[at]);
-    if (told == NULL || PyObject_SetAttr(args[0], s__kvsan_open, told) < 0) {
-        Py_XDECREF(told);
-        if (state_failed(self->state, self->where) < 0)
-            return NULL;
-    } else
-        Py_DECREF(told);
-    told = hook_original(self, args, count, kwnames);
-    if (told != NULL) { /* what the engine gave back */
-        open = look_up(args[0], s__kvsan_open);
-        if (is_forward(open)) { /* a forward that did not pass */
-            PyObject *done = PyObject_CallFunctionObjArgs(part(self, LOG_SLOWLY), args[0], NULL);
-            if (done == NULL)
-                told = hook_failed(self, told);
-            Py_XDECREF(done);
-        } else if (open == NULL && PyErr_Occurred())
-            told = hook_failed(self, told);
-        Py_XDECREF(open);
+    if (told == NULL && state_failed(self->state, self->where) < 0)
+        return NULL;
+    result = hook_original(self, args, count, kwnames);
+    if (result != NULL && (open = is_open(told)) != 0) { /* a forward that did not pass */
+        done = open < 0 ? NULL : PyObject_CallFunctionObjArgs(part(self, UNPASSED), told, NULL);
+        if (done == NULL)
+            result = hook_failed(self, result);
+        Py_XDECREF(done);
     }
-    return told;
+    Py_XDECREF(told);
+    return result;
 }
 
 /* `GPUModelRunner._model_forward(…)` */
@@ -431,15 +446,14 @@ FUNCTION(hook_forward)
 {
     Hook *self = (Hook *)callable;
     PyObject *told, *result;
+    int open;
     hook_fetch(self);
     result = hook_original(self, args, count, kwnames);
     if (result == NULL || PyVectorcall_NARGS(count) < 1)
         return result;
-    told = look_up(args[0], s__kvsan_open);
-    if (is_forward(told)) {
-        if (PyObject_SetAttr(args[0], s__kvsan_open, Py_None) < 0 || (self->state->on && forward_line(self, told) < 0))
-            result = hook_failed(self, result);
-    } else if (PyErr_Occurred())
+    told = look_up(args[0], s__kvsan_steps);
+    open = is_open(told);
+    if (open < 0 || (open && (set_open(told, Py_False) < 0 || (self->state->on && forward_line(self, told) < 0))))
         result = hook_failed(self, result);
     Py_XDECREF(told);
     return result;

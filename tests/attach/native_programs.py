@@ -727,7 +727,7 @@ class Machine:
             "notes": list(recorder.ledger.notes),
             "steps": [told.messages.count for told in _told(self)],
             "before": [told.messages._before for told in _told(self)],
-            "open": getattr(self.older, "_kvsan_open", None) is not None,
+            "open": [told.open for told in _told(self)],
         }
 
 

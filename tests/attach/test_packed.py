@@ -450,8 +450,8 @@ def test_streams_are_met_while_a_forward_s_line_is_made() -> None:
             namer.name(None)
 
     messages = type("Messages", (), {"count": 1})()
-    told = type("Told", (), {"hook": HOT.Counter(), "messages": messages, "name": "steps", "pool": "gpu"})()
-    runner = type("Runner", (), {"_kvsan_open": told})()
+    told = type("Told", (), {"hook": HOT.Counter(), "messages": messages, "name": "steps", "open": True})()
+    runner = type("Runner", (), {"_kvsan_steps": told})()
     more = (None, None, 0, 0, None, None)
     hook = HOT.Hook(
         "forward", lambda runner: None, lambda runner: None, recorder, HOT.Counter(), "w", None, namer, None, more

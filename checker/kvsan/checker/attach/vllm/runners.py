@@ -26,7 +26,7 @@ from kvsan.checker.attach.vllm.groups import group_of
 from kvsan.checker.attach.vllm.scheduler import take
 from kvsan.checker.attach.vllm.steps import Messages, Steps
 
-_CONFIG, _STEPS, _OPEN = "_kvsan_config", "_kvsan_steps", "_kvsan_open"
+_CONFIG, _STEPS = "_kvsan_config", "_kvsan_steps"
 KNOWN = frozenset({"new_block_ids_to_zero", "num_common_prefix_blocks", "scheduled_new_reqs", "scheduled_cached_reqs"})
 """Fields of `SchedulerOutput` that speak of blocks and are understood, or touch none."""
 
@@ -69,15 +69,18 @@ def hook_runner(engine: Engine, module: Any, *, inside: bool) -> None:
 
 
 class Told:
-    """What the recorder is told of a runner's steps: under which name, and which pool and site an access has."""
+    """What the recorder is told of a runner's steps: under which name, and which pool an access has. `open`: a step has
+    begun whose forward has not passed yet.
+    """
 
-    __slots__ = ("hook", "messages", "name", "pool")
+    __slots__ = ("hook", "messages", "name", "open", "pool")
 
     def __init__(self, pool: str, messages: Messages, hook: Hook) -> None:
         self.name = f"steps{next(_names)}"
         self.hook = hook
         self.pool = pool
         self.messages = messages
+        self.open = False
 
 
 def _told(engine: Engine, runner: Any) -> Told:
@@ -117,7 +120,8 @@ def _begin(engine: Engine, runner: Any, output: Any) -> Told | None:
     message = told.messages.take(output)
     if message is not None:
         engine.recorder.tell(told.name, message)
-    return told if output.num_scheduled_tokens else None
+    told.open = bool(output.num_scheduled_tokens)
+    return told if told.open else None
 
 
 def _log(engine: Engine, told: Told, where: str | None) -> None:
@@ -163,8 +167,8 @@ def _quick(engine: Engine, kind: str, original: Any, slow: Any, hook: Hook, wher
 def _inside(engine: Engine, cls: Any, forward: Any) -> None:
     recorder = engine.recorder
 
-    def unpassed(runner: Any) -> None:
-        setattr(runner, _OPEN, None)
+    def unpassed(told: Told) -> None:
+        told.open = False
         recorder.unseen(copies=1, what="a forward that did not pass _model_forward")
 
     def execute_model(original: Any) -> Any:
@@ -173,16 +177,17 @@ def _inside(engine: Engine, cls: Any, forward: Any) -> None:
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
             if not recorder.on:
                 return original(self, *args, **kwargs)
+            told = None
             try:
                 engine.step()
-                setattr(self, _OPEN, _begin(engine, self, output((self, *args), kwargs)))
+                told = _begin(engine, self, output((self, *args), kwargs))
             except KvsanHazard:
                 raise
             except Exception as error:
                 recorder.fault("vllm.forward", error)
             done = original(self, *args, **kwargs)
-            if getattr(self, _OPEN, None) is not None:
-                unpassed(self)
+            if told is not None and told.open:
+                unpassed(told)
             return done
 
         return _quick(engine, "execute", original, wrapper, forward, None, unpassed)
@@ -192,12 +197,12 @@ def _inside(engine: Engine, cls: Any, forward: Any) -> None:
 
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
             done = original(self, *args, **kwargs)
-            touched = getattr(self, _OPEN, None)
-            if touched is not None:
-                setattr(self, _OPEN, None)
+            told: Told | None = getattr(self, _STEPS, None)
+            if told is not None and told.open:
+                told.open = False
                 if recorder.on:
                     try:
-                        _log(engine, touched, where)
+                        _log(engine, told, where)
                     except KvsanHazard:
                         raise
                     except Exception as error:
