@@ -17,7 +17,7 @@
     X(total_num_scheduled_tokens) X(load_gpu_blocks) X(store_gpu_blocks) X(_turn) X(hook) X(messages) X(name) X(pool)   \
     X(suspects) X(device_pool) X(current_stream) X(cuda_stream) X(device_index) X(stream_id) X(_kvsan_steps) X(open) X(_kvsan_empty) X(count)       \
     X(_before) X(_crosses) X(scheduled_cached_reqs) X(num_scheduled_tokens) X(scheduled_new_reqs) X(finished_req_ids)  \
-    X(req_ids) X(new_block_ids) X(num_computed_tokens) X(resumed_req_ids) X(new_block_ids_to_zero) X(forward)          \
+    X(req_ids) X(req_id) X(block_ids) X(new_block_ids) X(num_computed_tokens) X(resumed_req_ids) X(new_block_ids_to_zero) X(forward)          \
     X(stream) X(compute) X(put) X(get) X(_recorder) X(_places) X(_tokens) X(_align) X(_append) X(_look) X(_pop)        \
     X(_given_hook) X(_seen_hook) X(list) X(__qualname__)
 

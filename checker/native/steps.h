@@ -1,225 +1,20 @@
-/* The forward of each step (`vllm/runners.py`), and what its message says (`vllm/steps.py`): usually that the same
-   requests go on by a token each. */
+/* The forward of each step (`vllm/runners.py`). */
 
 #ifndef KVSAN_STEPS_H
 #define KVSAN_STEPS_H
 
 #include "hook.h"
+#include "message.h"
 #include "order.h"
 
 /* What a hook of a runner needs besides: a tuple `(engine, begin, at, dummy, where, unpassed)`. */
 enum { ENGINE, BEGIN_SLOWLY, OUTPUT_AT, DUMMY_AT, SITE, UNPASSED, PARTS };
 
+static Place place_messages, place_pool, place_hook, place_suspects, place_device_pool, place_open;
+
 static inline PyObject *part(Hook *self, int which)
 {
     return PyTuple_GET_ITEM(self->more, which);
-}
-
-/* Whether a dict's keys and values are those of two lists, in order. -1 with an error. */
-static int dict_is(PyObject *dict, PyObject *keys, PyObject *values)
-{
-    PyObject *key, *value;
-    Py_ssize_t at = 0, i = 0;
-    int same = PyDict_GET_SIZE(dict) == PyList_GET_SIZE(keys) && PyList_GET_SIZE(keys) == PyList_GET_SIZE(values);
-    while (same == 1 && PyDict_Next(dict, &at, &key, &value)) {
-        same = i < PyList_GET_SIZE(keys) && i < PyList_GET_SIZE(values);
-        if (same == 1 && (key != PyList_GET_ITEM(keys, i) || value != PyList_GET_ITEM(values, i))) {
-            /* comparing runs their code, which may change all four */
-            PyObject *with[] = {Py_NewRef(PyList_GET_ITEM(keys, i)), Py_NewRef(PyList_GET_ITEM(values, i))};
-            Py_INCREF(key);
-            Py_INCREF(value);
-            same = PyObject_RichCompareBool(key, with[0], Py_EQ);
-            if (same == 1)
-                same = PyObject_RichCompareBool(value, with[1], Py_EQ);
-            Py_DECREF(key);
-            Py_DECREF(value);
-            Py_DECREF(with[0]);
-            Py_DECREF(with[1]);
-        }
-        i++;
-    }
-    return same;
-}
-
-/* `[(name, [list, …]), …]` of the requests that got blocks, `()` if none did. */
-static COLD PyObject *grown(PyObject *names, PyObject *more)
-{
-    PyObject *out = NULL;
-    Py_ssize_t i, group;
-    for (i = 0; i < PyList_GET_SIZE(more); i++) {
-        PyObject *ids = PyList_GET_ITEM(more, i), *lists, *pair;
-        int some, done;
-        if (ids == Py_None)
-            continue;
-        Py_INCREF(ids); /* its code may change the lists */
-        some = PyObject_IsTrue(ids);
-        lists = some == 1 ? PySequence_List(ids) : NULL;
-        Py_DECREF(ids);
-        if (some == 0)
-            continue;
-        if (lists == NULL)
-            goto failed;
-        if ((out == NULL && (out = PyList_New(0)) == NULL) || i >= PyList_GET_SIZE(names)) {
-            if (out != NULL)
-                PyErr_SetString(PyExc_RuntimeError, "the lists changed");
-            Py_DECREF(lists);
-            goto failed;
-        }
-        for (group = 0; group < PyList_GET_SIZE(lists); group++) {
-            PyObject *copy = PySequence_List(PyList_GET_ITEM(lists, group));
-            if (copy == NULL || PyList_SetItem(lists, group, copy) < 0) {
-                Py_DECREF(lists);
-                goto failed;
-            }
-        }
-        if ((pair = Py_BuildValue("(ON)", PyList_GET_ITEM(names, i), lists)) == NULL)
-            goto failed;
-        done = PyList_Append(out, pair);
-        Py_DECREF(pair);
-        if (done < 0)
-            goto failed;
-    }
-    return out == NULL ? PyTuple_New(0) : out;
-failed:
-    Py_XDECREF(out);
-    return NULL;
-}
-
-/* An attribute that must be a list, a new reference; NULL without an error if it is none. */
-static PyObject *list_of(PyObject *object, PyObject *name)
-{
-    PyObject *found = look_up(object, name);
-    if (found != NULL && !PyList_CheckExact(found))
-        Py_CLEAR(found);
-    return found;
-}
-
-static Place place_before, place_count, place_messages, place_name, place_pool, place_hook, place_suspects, place_device_pool, place_open;
-
-/* What a usual message says: lists, each a new reference. */
-typedef struct {
-    PyObject *names, *more, *computed;
-} Usual;
-
-static void usual_drop(Usual *said)
-{
-    Py_CLEAR(said->names);
-    Py_CLEAR(said->more);
-    Py_CLEAR(said->computed);
-}
-
-/* `Messages.take` where the requests are those of the step before and none is new, finished or resumed, and one more is
-   counted. 1: that is so; 0: it is not, with or without an error. */
-static int usual_message(PyObject *messages, PyObject *output, Usual *said)
-{
-    PyObject *cached = NULL, *names = NULL, *more = NULL, *computed = NULL, *before = NULL;
-    PyObject *scheduled = look_up(output, s_num_scheduled_tokens), *count, *one;
-    int other, usual = 0;
-    if (scheduled == NULL || !PyDict_CheckExact(scheduled) || PyDict_GET_SIZE(scheduled) == 0)
-        goto done;
-    if ((other = is_set(output, s_scheduled_new_reqs)) == 0 && (other = is_set(output, s_finished_req_ids)) == 0)
-        other = is_set(messages, s__crosses);
-    if (other != 0 || (cached = look_up(output, s_scheduled_cached_reqs)) == NULL ||
-        is_set(cached, s_resumed_req_ids) != 0 || (names = list_of(cached, s_req_ids)) == NULL ||
-        (more = list_of(cached, s_new_block_ids)) == NULL ||
-        (computed = list_of(cached, s_num_computed_tokens)) == NULL ||
-        PyList_GET_SIZE(more) != PyList_GET_SIZE(names))
-        goto done;
-    before = place_read(&place_before, s__before, messages);
-    if (before == NULL || !PyTuple_CheckExact(before) || PyTuple_GET_SIZE(before) != 3 ||
-        !PyList_CheckExact(PyTuple_GET_ITEM(before, 0)) || !PyList_CheckExact(PyTuple_GET_ITEM(before, 1)) ||
-        !PyList_CheckExact(PyTuple_GET_ITEM(before, 2)) ||
-        PyObject_RichCompareBool(names, PyTuple_GET_ITEM(before, 0), Py_EQ) != 1 ||
-        dict_is(scheduled, PyTuple_GET_ITEM(before, 1), PyTuple_GET_ITEM(before, 2)) != 1)
-        goto done;
-    if ((count = place_read(&place_count, s_count, messages)) == NULL)
-        goto done;
-    one = PyLong_FromSsize_t(PyLong_AsSsize_t(count) + 1);
-    Py_DECREF(count);
-    if (one != NULL && !PyErr_Occurred() && place_write(&place_count, s_count, messages, one) == 0) {
-        said->names = Py_NewRef(names);
-        said->more = Py_NewRef(more);
-        said->computed = Py_NewRef(computed);
-        usual = 1;
-    }
-    Py_XDECREF(one);
-done:
-    Py_XDECREF(scheduled);
-    Py_XDECREF(cached);
-    Py_XDECREF(names);
-    Py_XDECREF(more);
-    Py_XDECREF(computed);
-    Py_XDECREF(before);
-    return usual;
-}
-
-/* Requests that got blocks, and which: `[(name, [list, …]), …]`. 0, -1 with an error, 1 for what has no form here. */
-static int pack_grown(Packed *packed, const Usual *said)
-{
-    Py_ssize_t i, count = PyList_GET_SIZE(said->names), some = 0;
-    int done;
-    if (PyList_GET_SIZE(said->more) != count)
-        return 1;
-    for (i = 0; i < count; i++) {
-        PyObject *ids = PyList_GET_ITEM(said->more, i);
-        if (ids != Py_None && !PyTuple_CheckExact(ids) && !PyList_CheckExact(ids))
-            return 1;
-        some += ids != Py_None && PySequence_Fast_GET_SIZE(ids) > 0;
-    }
-    done = pack_head(packed, (size_t)some, 0x90, 15, 0, 0xdc, 0xdd);
-    for (i = 0; done == 0 && some > 0 && i < count; i++) {
-        PyObject *ids = PyList_GET_ITEM(said->more, i);
-        if (ids == Py_None || PySequence_Fast_GET_SIZE(ids) == 0)
-            continue;
-        if ((done = pack_head(packed, 2, 0x90, 15, 0, 0xdc, 0xdd)) == 0 &&
-            (done = pack_value(packed, PyList_GET_ITEM(said->names, i), 1)) == 0)
-            done = pack_value(packed, ids, 1);
-    }
-    return done;
-}
-
-/* The message for whoever follows under that name, in its turn among the lines, put in place. 1: it is; 0: it cannot be; -1
-   with an error. */
-static int tell_in_place(State *state, PyObject *name, const Usual *said)
-{
-    static const unsigned char first[] = {0x99, 0x90, 0x90, 0xc0}, last[] = {0xc0, 0xc0, 0x90};
-    Packed *packed;
-    const char *letters;
-    unsigned char *at;
-    size_t size, before;
-    int done;
-    if (!in_place(state) || (letters = plain(name, &size)) == NULL || size > TEXT_ROOM)
-        return 0;
-    if ((at = line_begins(state, 3, TOLD)) == NULL)
-        return -1;
-    packed = state->packed;
-    before = packed->used;
-    at = put_plain(at, letters, size);
-    memcpy(at, first, sizeof(first));
-    packed->used = (size_t)(at + sizeof(first) - packed->bytes);
-    /* `Message`: finished, new, cached, more, resumed, computed, scheduled, tokens, encoded; nothing runs meanwhile */
-    if ((done = pack_grown(packed, said)) == 0 && (done = pack_head(packed, 0, 0x90, 15, 0, 0xdc, 0xdd)) == 0 &&
-        (done = pack_value(packed, said->computed, 1)) == 0)
-        done = pack_bytes(packed, (const char *)last, sizeof(last));
-    if (done != 0) {
-        packed->used = before;
-        return done < 0 ? -1 : 0;
-    }
-    packed->count++;
-    if (state_waiting(state) >= state->batch && call_method(state, s_settle_up) < 0)
-        return -1;
-    return 1;
-}
-
-/* The same as a line that is made. 0, or -1 with an error. */
-static COLD int tell_slowly(State *state, PyObject *name, const Usual *said)
-{
-    PyObject *got, *message;
-    if ((got = grown(said->names, said->more)) == NULL)
-        return -1;
-    message = Py_BuildValue("(()()ON()NOO())", Py_None, got,
-                            PyList_GetSlice(said->computed, 0, PyList_GET_SIZE(said->computed)), Py_None, Py_None);
-    return state_tell(state, name, message);
 }
 
 /* A step begins. 0 or -1 with an error. */
@@ -274,7 +69,7 @@ static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
 {
     State *state = self->state;
     PyObject *engine = part(self, ENGINE), *told = NULL, *token, *suspects, *messages = NULL, *name, *pool;
-    Usual said = {NULL, NULL, NULL};
+    Said said = {NULL};
     Lock *lock;
     int other, done;
     if (count_step(state) < 0)
@@ -291,9 +86,14 @@ static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
         told = look_up(runner, s__kvsan_steps);
     if (other || told == NULL || told == Py_None || is_set(output, s_new_block_ids_to_zero) != 0)
         goto slowly;
-    if ((messages = place_read(&place_messages, s_messages, told)) == NULL || !usual_message(messages, output, &said))
+    if ((messages = place_read(&place_messages, s_messages, told)) == NULL ||
+        (done = message_taken(messages, output, &said)) == 0)
         goto slowly;
     Py_DECREF(messages);
+    if (done < 0) {
+        Py_DECREF(told);
+        return NULL;
+    }
     name = set_open(told, Py_True) < 0 ? NULL : place_read(&place_name, s_name, told);
     pool = name == NULL ? NULL : place_read(&place_pool, s_pool, told);
     if (pool == NULL || set_pool(engine, pool) < 0 || state_enter(state, &lock) < 0)
@@ -303,7 +103,7 @@ static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
         done = done == 0 ? tell_slowly(state, name, &said) : done < 0 ? -1 : 0;
         state_leave(lock);
     }
-    usual_drop(&said);
+    said_drop(&said);
     Py_XDECREF(name);
     Py_XDECREF(pool);
     if (done < 0)
