@@ -1,0 +1,161 @@
+"""What a step's message says is taken in C as `Messages.take` does it, and by that where it is of another sort."""
+
+from __future__ import annotations
+
+import random
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from attach.test_packed import Began
+from kvsan.checker.attach import native
+from kvsan.checker.attach.ledger import Ledger
+from kvsan.checker.attach.lines import TOLD
+from kvsan.checker.attach.vllm.runners import Told
+from kvsan.checker.attach.vllm.steps import Messages
+
+HOT = native.HOT
+pytestmark = pytest.mark.skipif(HOT is None, reason="the C hooks are not built (make native), or KVSAN_NATIVE=0")
+
+
+class Runner:
+    """With its hook in C; `slowly` says how often Python took a message."""
+
+    def __init__(self, *, crosses: bool = False) -> None:
+        self.began, self.slowly = Began(clock=time.perf_counter_ns), 0
+        self.recorder = self.began.recorder
+        self._kvsan_steps = Told("gpu", Messages(crosses=crosses), Ledger().hook("vllm.forward"))
+        engine = SimpleNamespace(suspects=(), device_pool="gpu")
+        hook = self.recorder.ledger.hook("vllm.forward")
+        namer = HOT.Namer(self.recorder, None, None, lambda key: None, lambda stream: "s0")
+        more = (engine, self.begin, 1, 99, None, lambda told: None)
+        self.step = HOT.Hook(
+            *("execute", lambda runner, output: None, None, self.recorder, hook, "w", None, namer, None, more)
+        )
+
+    def begin(self, runner: Any, output: Any) -> Any:
+        self.slowly += 1
+        message = self._kvsan_steps.messages.take(output)
+        if message is not None:
+            self.recorder.tell(self._kvsan_steps.name, message)
+        return None
+
+    def messages(self) -> list[Any]:
+        return [line[2] for line in self.began.arrived() if line[0] == TOLD]
+
+
+def plain(value: Any) -> Any:
+    return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+class Server:
+    """Outputs of a scheduler with requests that come, grow and go."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng, self.requests, self.serial = random.Random(seed), dict[str, int](), 0
+
+    def output(self, *, usual: bool = True) -> Any:
+        rng = self.rng
+        gone = {name for name in self.requests if rng.random() < 0.1}
+        for name in gone:
+            del self.requests[name]
+        names, fresh = list(self.requests), []
+        for _ in range(rng.choice((0, 0, 0, 1, 2)) if self.requests else 2):
+            name = f"r{self.serial}" + rng.choice(("", "é", "x" * 40))
+            self.serial += 1
+            computed = rng.choice((0, 16, 300))
+            self.requests[name] = computed
+            ids = tuple([rng.randrange(70_000) for _ in range(rng.randrange(20))] for _ in range(rng.choice((1, 2))))
+            fresh.append(SimpleNamespace(req_id=name, block_ids=ids, num_computed_tokens=computed))
+        more: list[Any] = [rng.choice((None, None, None, ([rng.randrange(300)],), ([], []), ())) for _ in names]
+        cached = SimpleNamespace(
+            req_ids=names,
+            new_block_ids=more,
+            num_computed_tokens=[self.requests[name] for name in names],
+            resumed_req_ids=set() if usual or not names or rng.random() < 0.5 else {names[0]},
+        )
+        tokens = {name: rng.choice((1, 1, 1, 1, 64)) for name in self.requests}
+        for name, count in tokens.items():
+            self.requests[name] += count
+        found = SimpleNamespace(
+            scheduled_cached_reqs=cached,
+            scheduled_new_reqs=fresh,
+            num_scheduled_tokens=tokens,
+            finished_req_ids=gone,
+            scheduled_encoder_inputs={name: [0] for name in names[:1]},
+            new_block_ids_to_zero=None,
+        )
+        return found if usual else self.odd(found)
+
+    def odd(self, output: Any) -> Any:
+        """The same, said in another way."""
+        rng = self.rng
+        match rng.randrange(6):
+            case 0:
+                output.finished_req_ids = frozenset(output.finished_req_ids)
+            case 1:
+                output.finished_req_ids = sorted(output.finished_req_ids)
+            case 2:
+                output.scheduled_new_reqs = tuple(output.scheduled_new_reqs)
+            case 3:
+                for one in output.scheduled_new_reqs:
+                    one.block_ids = [tuple(ids) for ids in one.block_ids]
+            case 4:
+                output.num_scheduled_tokens = {}
+            case _:
+                for one in output.scheduled_new_reqs:
+                    one.num_computed_tokens = True
+        return output
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_requests_that_come_and_go_are_taken_in_c(seed: int) -> None:
+    print(seed)
+    server, runner, python, want = Server(seed), Runner(), Messages(), []
+    for _ in range(60):
+        output = server.output()
+        want.append(plain(python.take(output)))
+        runner.step(runner, output)
+    assert runner.slowly == 0
+    assert plain(runner.messages()) == want
+    assert runner._kvsan_steps.messages.count == python.count == 60
+    assert runner._kvsan_steps.messages._before == python._before
+
+
+@pytest.mark.parametrize("crosses", [False, True])
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_said_in_another_way_is_said_all_the_same(seed: int, crosses: bool) -> None:
+    print(seed)
+    server, runner, python, want = Server(seed), Runner(crosses=crosses), Messages(crosses=crosses), []
+    for _ in range(60):
+        output = server.output(usual=False)
+        message = python.take(output)
+        want += [] if message is None else [plain(message)]
+        runner.step(runner, output)
+    assert runner.slowly > 5
+    assert plain(runner.messages()) == want
+    assert runner._kvsan_steps.messages.count == python.count
+    assert runner._kvsan_steps.messages._before == python._before
+
+
+def test_a_count_that_cannot_be_kept_is_a_fault_and_not_told_twice() -> None:
+    """What was said before is not what is said now, or whoever follows would hear that it is."""
+
+    class Broken(Messages):
+        @property
+        def count(self) -> Any:
+            return 7
+
+        @count.setter
+        def count(self, value: int) -> None:
+            if value:
+                raise RuntimeError("no count")
+
+    runner = Runner()
+    runner._kvsan_steps.messages = Broken()
+    runner.step(runner, Server(1).output())
+    assert "no count" in (runner.recorder.fault_text or "")
+    assert runner.slowly == 0
+    assert runner.messages() == []
