@@ -13,9 +13,6 @@ typedef struct {
     PyObject *name;
 } Ended;
 
-#define KEPT_EVENTS 8
-#define OFTEN 16 /* look-ups of an event's name, after which it is kept at hand */
-
 /* Names of events. A subclass sets the fields, and knows events that cannot carry a name. */
 typedef struct {
     PyObject_HEAD
@@ -24,20 +21,7 @@ typedef struct {
     Py_ssize_t serial;
     Ended *ended; /* names of events that are gone, in order */
     Py_ssize_t count, room;
-    PyObject *kept[KEPT_EVENTS]; /* events that are used again and again: addresses, and what says whether they still live */
-    PyObject *refs[KEPT_EVENTS];
-    Text texts[KEPT_EVENTS];
-    int next;
 } Names;
-
-/* An event has ended, or lost its tag. */
-static void names_let_go(Names *self, PyObject *event)
-{
-    int i;
-    for (i = 0; i < KEPT_EVENTS; i++)
-        if (self->kept[i] == event)
-            self->kept[i] = NULL;
-}
 
 /* Any thread, any moment; without memory the name is not said to have ended. Takes the string's reference over. */
 static void names_end(Names *self, const Text *text, PyObject *name)
@@ -64,14 +48,12 @@ typedef struct {
     Names *names;
     PyObject *event; /* whose it is: an address and no reference */
     Text text;
-    int uses;
     PyObject *name; /* if it was asked for, or is too long */
 } Tag;
 
 static void Tag_dealloc(Tag *self)
 {
     if (self->names != NULL) {
-        names_let_go(self->names, self->event);
         if (self->text.size || self->name != NULL) {
             names_end(self->names, &self->text, self->name);
             self->name = NULL;
@@ -245,65 +227,15 @@ static COLD int names_text_made(Names *self, PyObject *event, Text *text)
     return text_taken(text, name);
 }
 
-/* An event that is often used is found by its address from now on, if that is certain to be its own. 0, or -1 with an error. */
-static COLD int names_keep(Names *self, PyObject *event, const Text *text)
-{
-    PyObject *ref = PyWeakref_NewRef(event, NULL);
-    int i = self->next;
-    if (ref == NULL) {
-        if (!PyErr_ExceptionMatches(PyExc_TypeError))
-            return -1;
-        PyErr_Clear();
-        return 0;
-    }
-    self->next = (i + 1) % KEPT_EVENTS;
-    self->kept[i] = event;
-    self->texts[i] = *text;
-    Py_XSETREF(self->refs[i], ref); /* one without a callback: nothing runs */
-    return 0;
-}
-
-static inline int still_lives(PyObject *ref, PyObject *event)
-{
-#if PY_VERSION_HEX >= 0x030D0000
-    PyObject *found;
-    int lives = PyWeakref_GetRef(ref, &found) == 1 && found == event;
-    Py_XDECREF(found);
-    return lives;
-#else
-    return PyWeakref_GET_OBJECT(ref) == event;
-#endif
-}
-
-/* The place of an event that is kept, -1 if it is not: another may lie at the address of one that has ended. */
-static inline int names_kept(Names *self, PyObject *event)
-{
-    int i;
-    for (i = 0; i < KEPT_EVENTS; i++)
-        if (self->kept[i] == event) {
-            if (still_lives(self->refs[i], event))
-                return i;
-            self->kept[i] = NULL;
-        }
-    return -1;
-}
-
 /* The same in place. 0, or -1 with an error. */
 static HOT int names_text(Names *self, PyObject *event, Text *text)
 {
-    Tag *tag;
-    int i = names_kept(self, event), done = 0;
-    if (i >= 0) {
-        *text = self->texts[i];
-        return 0;
-    }
-    if ((tag = names_worn(self, event)) == NULL)
+    Tag *tag = names_worn(self, event);
+    if (tag == NULL)
         return names_text_made(self, event, text);
     *text = tag->text;
-    if (tag->uses < OFTEN && ++tag->uses == OFTEN && text->size)
-        done = names_keep(self, event, text);
     Py_DECREF(tag);
-    return done;
+    return 0;
 }
 
 static Py_ssize_t names_ended(PyObject *names)
@@ -402,13 +334,10 @@ static PyObject *Names_fresh(Names *self, PyObject *unused)
 
 static int Names_traverse(Names *self, visitproc visit, void *arg)
 {
-    int i;
     Py_VISIT(self->prefix);
     Py_VISIT(self->attribute);
     Py_VISIT(self->names);
     Py_VISIT(self->held);
-    for (i = 0; i < KEPT_EVENTS; i++)
-        Py_VISIT(self->refs[i]);
     return 0;
 }
 
@@ -416,10 +345,7 @@ static int Names_traverse(Names *self, visitproc visit, void *arg)
    which is cleared. */
 static void Names_dealloc(Names *self)
 {
-    int i;
     PyObject_GC_UnTrack(self);
-    for (i = 0; i < KEPT_EVENTS; i++)
-        Py_CLEAR(self->refs[i]);
     Py_CLEAR(self->prefix);
     Py_CLEAR(self->attribute);
     Py_CLEAR(self->names);

@@ -48,8 +48,9 @@ typedef struct {
     PyObject *only;        /* the device, if there is but one; `None` if there are more; NULL: not asked yet */
     Known met;             /* by device and handle */
     PyObject *names[MET];  /* the same names */
-    PyTypeObject *kind;    /* the class of streams that are known by what stands in their own memory (`namer_learn`) */
-    PyTypeObject *unfit;   /* the latest one where that cannot be: an address, and no reference */
+    PyTypeObject *kind;    /* the class of streams that are known by what stands in their own memory (`namer_learn`): the
+                              first one where that can be */
+    PyTypeObject *unfit;   /* the latest one where it cannot: an address, and no reference */
     Py_ssize_t device_at, number_at;
     Known numbered;        /* those, by device and PyTorch's number for the stream */
     PyObject *given[MET];  /* streams that carry their name */
@@ -210,7 +211,7 @@ static COLD int namer_learn(Namer *self, PyObject *stream)
     PyTypeObject *type = Py_TYPE(stream);
     PyObject *handle;
     Py_ssize_t number_at, device_at;
-    if (type == self->kind || type == self->unfit)
+    if (self->kind != NULL || type == self->unfit)
         return type == self->kind;
     self->unfit = type;
     if (type->tp_getattro != PyObject_GenericGetAttr ||
@@ -221,9 +222,7 @@ static COLD int namer_learn(Namer *self, PyObject *stream)
         return 0;
     self->number_at = number_at;
     self->device_at = device_at;
-    self->numbered.count = self->numbered.next = 0;
-    self->unfit = NULL;
-    Py_XSETREF(self->kind, (PyTypeObject *)Py_NewRef(type));
+    self->kind = (PyTypeObject *)Py_NewRef(type);
     return 1;
 }
 

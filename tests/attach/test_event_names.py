@@ -1,4 +1,9 @@
-"""Names of events that are used again and again: in C they are found by their address, as long as it is the event's."""
+"""Names of events that are used again and again, and of others that come to lie where they have lain.
+
+What an event is called is asked of the event each time. To find it by its address would save a quarter of a record's
+cost, and needs somebody who says when the event has ended: a weak reference must not be it (`names.py`), and what the
+event carries may live on without it.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +17,12 @@ import pytest
 
 from attach.native_programs import Elsewhere
 from kvsan.checker.attach.lines import DROP, RECORD
-from kvsan.checker.attach.native import HOT
 from kvsan.checker.attach.patches import Patches
 from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.attach.torch.calls import Calls
 from kvsan.checker.attach.torch.surface import Surface
 
 OFTEN = 40
-"""More look-ups than it takes to be kept, and more events than there is room for."""
 
 
 class Event:
@@ -156,7 +159,7 @@ def test_an_event_that_comes_back_from_its_end_keeps_its_name() -> None:
 
 
 def test_names_of_events_go_with_their_session() -> None:
-    """A weak reference to an event that lives on keeps nothing."""
+    """An event that lives on keeps nothing of it."""
     event = Event()
     with Hooked() as hooked:
         hooked.name(event, OFTEN)
@@ -165,24 +168,3 @@ def test_names_of_events_go_with_their_session() -> None:
     del hooked
     gc.collect()
     assert names() is None
-
-
-@pytest.mark.skipif(HOT is None, reason="the C hooks are not built (make native), or KVSAN_NATIVE=0")
-def test_an_event_that_is_used_often_does_not_have_to_be_asked() -> None:
-    """Which is why it is kept: what it carries is not looked at."""
-    with Hooked() as hooked:
-        event = Event()
-        before = hooked.name(event, OFTEN)
-        asked = []
-
-        class Asked(Event):
-            def __getattribute__(self, name: str) -> Any:
-                asked.append(name)
-                return object.__getattribute__(self, name)
-
-        event.__class__ = Asked
-        record = vars(Event)["record"]
-        asked.clear()
-        record(event)
-        assert asked == []
-        assert hooked.name(event) == before

@@ -11,8 +11,14 @@ from typing import Any
 
 import pytest
 
+from attach.native_programs import Elsewhere
 from kvsan.checker import access, register_pool, session
+from kvsan.checker.attach.lines import RECORD
+from kvsan.checker.attach.patches import Patches
+from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.attach.torch import deriving, install
+from kvsan.checker.attach.torch.calls import Calls
+from kvsan.checker.attach.torch.surface import torch_surface
 from kvsan.checker.options import Options
 from kvsan.checker.session import Session
 
@@ -213,6 +219,32 @@ def test_a_generic_stream_waits_and_is_waited_for(debug: Session, pool: Any) -> 
         pass
     assert kinds(debug) == ["WAR", "WAW"]  # the forward's read, the load's write: `other` knows of neither
     assert debug.recorder.ledger.edges == 0
+
+
+@pytest.mark.parametrize("many", [2, 6])
+def test_a_stream_that_is_another_object_each_time_is_told_by_its_number(many: int) -> None:
+    """PyTorch makes one at each look; in C its number and device are read where it keeps them."""
+    beside, recorder = Elsewhere(), Recorder([])
+    recorder.listen((), batch=512, beside=beside)
+    calls = Calls(recorder, torch_surface(), Patches())
+    calls.install()
+    try:
+        streams = [torch.cuda.default_stream(), *(torch.cuda.Stream() for _ in range(many - 1))]
+        want = []
+        for _ in range(4):
+            for stream in streams:
+                external = torch.cuda.ExternalStream(stream.cuda_stream)
+                with torch.cuda.stream(stream):
+                    for each in (torch.cuda.current_stream(), external, None):
+                        torch.cuda.Event().record(each)
+                        want.append(recorder.find_stream(0, stream.cuda_stream))
+    finally:
+        calls.uninstall()
+    recorder.settle_up()
+    found = [line[2] for line in beside.arrived if line[0] == RECORD]
+    assert found == want
+    assert len(set(found)) == many
+    assert recorder.fault_text is None
 
 
 def test_a_closed_session_leaves_no_callback(debug: Session) -> None:
