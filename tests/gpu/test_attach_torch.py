@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from attach.native_programs import Elsewhere
 from kvsan.checker import access, register_pool, session
-from kvsan.checker.attach.lines import RECORD
+from kvsan.checker.attach.lines import RECORD, decoded
 from kvsan.checker.attach.patches import Patches
 from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.attach.torch import deriving, install
@@ -221,10 +220,27 @@ def test_a_generic_stream_waits_and_is_waited_for(debug: Session, pool: Any) -> 
     assert debug.recorder.ledger.edges == 0
 
 
+class Beside:
+    """In place of the process beside."""
+
+    def __init__(self) -> None:
+        self.arrived: list[Any] = []
+
+    def pool(self, *_: object) -> None: ...
+
+    stream = follow = pool
+
+    def lines(self, lines: list[Any]) -> None:
+        self.arrived += lines
+
+    def packed(self, lines: bytes) -> None:
+        self.arrived += decoded(lines)
+
+
 @pytest.mark.parametrize("many", [2, 6])
 def test_a_stream_that_is_another_object_each_time_is_told_by_its_number(many: int) -> None:
     """PyTorch makes one at each look; in C its number and device are read where it keeps them."""
-    beside, recorder = Elsewhere(), Recorder([])
+    beside, recorder = Beside(), Recorder([])
     recorder.listen((), batch=512, beside=beside)
     calls = Calls(recorder, torch_surface(), Patches())
     calls.install()
