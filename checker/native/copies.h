@@ -40,7 +40,8 @@ static PyObject *Routes_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     Routes *self;
     size_t size, i;
     (void)kwargs;
-    if (!PyArg_ParseTuple(args, "O!O(UUU)O:Routes", &PlanType, &plan, &engine, &orders[0], &orders[1], &orders[2], &site))
+    if (!PyArg_ParseTuple(args, "O!O(UUU)O:Routes", &PlanType, &plan, &engine, &orders[0], &orders[1], &orders[2],
+                          &site))
         return NULL;
     if ((self = (Routes *)type->tp_alloc(type, 0)) == NULL)
         return NULL;
@@ -169,8 +170,8 @@ static inline int pack_ids(Packed *packed, const Text *pool, PyObject *ids)
     return pack_value(packed, ids, 1);
 }
 
-/* The line of a copy under the lock, as `copy_in_place` makes it. 1: it is there; 0: it cannot be put in place; -1 with an
-   error. */
+/* The line of a copy under the lock, as `copy_in_place` makes it. 1: it is there; 0: it cannot be put in place; -1 with
+   an error. */
 static int route_in_place(State *state, Routes *routes, const Route *route, const Text *order, PyObject *const *ids)
 {
     Text by, read = routes->pools[route->loads], written = routes->pools[!route->loads];
@@ -234,8 +235,8 @@ static int route_logs(Hook *self, Routes *routes, PyObject *const *args)
     return done;
 }
 
-/* `copy_blocks(src_block_ids, dst_block_ids, params)`. What is not usual about the copy itself goes to `more[1]`, with the
-   same arguments, once it has been issued. */
+/* `copy_blocks(src_block_ids, dst_block_ids, params)`. What is not usual about the copy itself goes to `more[1]`, with
+   the same arguments, once it has been issued. */
 FUNCTION(hook_copy_blocks)
 {
     Hook *self = (Hook *)callable;

@@ -101,6 +101,7 @@ static PyObject *hand_append(PyObject *list, PyObject *item)
     if (done <= 0)
         return done < 0 ? NULL : PyObject_CallMethodOneArg(list, s__append, item);
     if (hands.state->on) { /* before the entry can be seen */
+        state_fetch(hands.state);
         count_up(list, &place_given, s__given_hook);
         token = State_hand_on(hands.state, s_list);
         if (token == NULL && state_failed(hands.state, s_list) == 0)
@@ -132,6 +133,7 @@ static int hands_at(PyObject *list, Hands *hands, Py_ssize_t *at)
         hands_drop(hands);
         return -1;
     }
+    state_fetch(hands->state);
     if ((done = hands_aligned(list, hands)) == 0 && *at < 0)
         *at += PyList_GET_SIZE(list);
     if (done == 0 && *at >= 0 && *at < PyList_GET_SIZE(list))

@@ -1,8 +1,8 @@
 /* What each thread is in the middle of (`here.py`), and when what it does was decided (`vllm/handoff.py`): counts that
    hooks read and write without a look into a dict.
 
-   A slot belongs to one thread and one `Here` or `Plan`. Like a `threading.local` it is empty again when the thread gets another
-   state of Python's: a thread that C++ made has one for each of its visits. */
+   A slot belongs to one thread and one `Here` or `Plan`. Like a `threading.local` it is empty again when the thread gets
+   another state of Python's: a thread that C++ made has one for each of its visits. */
 
 #ifndef KVSAN_HERE_H
 #define KVSAN_HERE_H

@@ -22,7 +22,7 @@
 #include "hand.h"
 #include "queue.h"
 
-#define VERSION 2
+#define VERSION 3
 
 #ifndef KVSAN_SOURCE
 #define KVSAN_SOURCE ""

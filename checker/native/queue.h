@@ -1,5 +1,5 @@
-/* A queue between vLLM's threads (`vllm/handoff.py`: `Queue`): its fields, and `put` and `get` with what each puts beside
-   an item. The inner queue lets go of the GIL, so an object's fields stay as they were made. */
+/* A queue between vLLM's threads (`vllm/handoff.py`: `Queue`): its fields, and `put` and `get` with what travels beside
+   an item. The inner queue lets go of the GIL, so a queue's fields stay as they were made. */
 
 #ifndef KVSAN_QUEUE_H
 #define KVSAN_QUEUE_H
@@ -125,30 +125,13 @@ static PyObject *Queue_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     return (PyObject *)self;
 }
 
-/* What its line touches comes into the caches all at once. */
-static inline void queue_fetch(Queue *self)
-{
-    State *state = self->state;
-    Packed *packed = state->packed;
-    size_t at;
-    FETCH(self->put_hook);
-    FETCH(mine);
-    FETCH((const char *)mine + 64);
-    for (at = 0; at < sizeof(State); at += 64)
-        FETCH((const char *)state + at);
-    if (packed != NULL) {
-        FETCH(state->lock);
-        FETCH(packed->bytes + packed->used);
-        FETCH(packed->bytes + packed->used + 64);
-    }
-}
-
 /* The item with its token; NULL with an error. */
 static PyObject *queue_stamp(Queue *self, PyObject *item)
 {
     Py_ssize_t ops = 0;
     PyObject *token, *stamped;
-    queue_fetch(self);
+    FETCH(self->put_hook);
+    state_fetch(self->state);
     self->put_hook->count++;
     if ((token = handed_on(self->state, s_q, &ops)) == NULL)
         return NULL;
@@ -158,7 +141,8 @@ static PyObject *queue_stamp(Queue *self, PyObject *item)
 }
 
 /* The same method in Python. */
-static COLD PyObject *queue_slowly(Queue *self, PyObject *name, PyObject *const *args, Py_ssize_t given, PyObject *kwnames)
+static COLD PyObject *queue_slowly(Queue *self, PyObject *name, PyObject *const *args, Py_ssize_t given,
+                                   PyObject *kwnames)
 {
     PyObject *slow = PyObject_GetAttr((PyObject *)self, name), *result;
     if (slow == NULL)
@@ -202,6 +186,8 @@ static PyObject *Queue_get(Queue *self, PyObject *const *args, Py_ssize_t given,
             Py_CLEAR(found);
         return found;
     }
+    FETCH(self->get_hook);
+    state_fetch(self->state);
     item = Py_NewRef(stamped->item);
     if (plan_set(self->plan, stamped->ops) == 0) {
         self->get_hook->count++;

@@ -1,6 +1,7 @@
 """Containers through which vLLM's threads hand things over, with a token for each thing.
 
-`Queue` stands in for a `queue.SimpleQueue`: what is put travels with its token, so the getter takes that very one.
+`Queue` stands in for a `queue.SimpleQueue`: what is put travels with its token, so the getter takes that very one. In C
+where that was built (`native`), which the Python here says what is right for.
 Lists of what is done are `HandingList`s: a poll looks at the head, a flush iterates.
 """
 

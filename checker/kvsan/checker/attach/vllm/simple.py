@@ -8,7 +8,8 @@ own parameters. The events and waits around the copy are torch's (`attach.torch`
 copy streams, and none can learn of the copy before the event that the same thread records next.
 
 Relied on: `DmaCopyBackend.init` builds `_store_params` and `_load_params` and starts the thread on a `SimpleQueue`
-that it takes from its module's `queue`. Not covered: the disk backend's files; a kernel backend.
+that it takes from its module's `queue`; nobody resizes the ctypes structure in a copy's parameters, since C reads the
+order in its memory. Not covered: the disk backend's files; a kernel backend.
 """
 
 from __future__ import annotations
