@@ -14,6 +14,8 @@ typedef struct {
     PyObject *tokens;
 } Hands;
 
+static Place place_recorder, place_places, place_tokens, place_given, place_seen;
+
 static void hands_drop(Hands *hands)
 {
     Py_CLEAR(hands->state);
@@ -24,20 +26,21 @@ static void hands_drop(Hands *hands)
 /* 1 if it is as usual; 0 if not; -1 with an error. */
 static int hands_enter(PyObject *list, Hands *hands)
 {
-    hands->state = (State *)look_up(list, s__recorder);
-    hands->places = hands->state == NULL ? NULL : (Lock *)look_up(list, s__places);
+    hands->state = (State *)place_read(&place_recorder, s__recorder, list);
+    hands->places = hands->state == NULL ? NULL : (Lock *)place_read(&place_places, s__places, list);
     hands->tokens = NULL;
-    if (hands->places == NULL || !PyObject_TypeCheck((PyObject *)hands->state, &StateType) ||
-        Py_TYPE(hands->places) != lock_type) {
-        hands_drop(hands);
-        return PyErr_Occurred() ? -1 : 0;
-    }
-    return 1;
+    if (hands->places != NULL && PyObject_TypeCheck((PyObject *)hands->state, &StateType) &&
+        Py_TYPE(hands->places) == lock_type)
+        return 1;
+    hands_drop(hands);
+    if (PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear();
+    return PyErr_Occurred() ? -1 : 0;
 }
 
-static void count_up(PyObject *list, PyObject *name)
+static void count_up(PyObject *list, Place *place, PyObject *name)
 {
-    PyObject *counter = look_up(list, name);
+    PyObject *counter = place_read(place, name, list);
     if (counter != NULL && PyObject_TypeCheck(counter, &CounterType))
         ((Counter *)counter)->count++;
     Py_XDECREF(counter);
@@ -47,7 +50,7 @@ static void count_up(PyObject *list, PyObject *name)
 /* Under `places`, since what has them may put others in their place (`sort`): the tokens as they are now. */
 static int hands_tokens(PyObject *list, Hands *hands)
 {
-    PyObject *tokens = PyObject_GetAttr(list, s__tokens);
+    PyObject *tokens = place_read(&place_tokens, s__tokens, list);
     Py_XSETREF(hands->tokens, tokens);
     if (tokens == NULL)
         return -1;
@@ -81,7 +84,7 @@ static PyObject *hands_take(PyObject *list, Hands *hands, PyObject *found, PyObj
 {
     PyObject *done;
     if (found != NULL && token != Py_None) {
-        count_up(list, s__seen_hook);
+        count_up(list, &place_seen, s__seen_hook);
         if ((done = State_taken(hands->state, token)) == NULL && state_failed(hands->state, s_list) < 0)
             Py_CLEAR(found);
         Py_XDECREF(done);
@@ -98,7 +101,8 @@ static PyObject *hand_append(PyObject *list, PyObject *item)
     if (done <= 0)
         return done < 0 ? NULL : PyObject_CallMethodOneArg(list, s__append, item);
     if (hands.state->on) { /* before the entry can be seen */
-        count_up(list, s__given_hook);
+        state_fetch(hands.state);
+        count_up(list, &place_given, s__given_hook);
         token = State_hand_on(hands.state, s_list);
         if (token == NULL && state_failed(hands.state, s_list) == 0)
             token = Py_NewRef(Py_None);
@@ -129,6 +133,7 @@ static int hands_at(PyObject *list, Hands *hands, Py_ssize_t *at)
         hands_drop(hands);
         return -1;
     }
+    state_fetch(hands->state);
     if ((done = hands_aligned(list, hands)) == 0 && *at < 0)
         *at += PyList_GET_SIZE(list);
     if (done == 0 && *at >= 0 && *at < PyList_GET_SIZE(list))

@@ -17,10 +17,12 @@
 #include "order.h"
 #include "tensors.h"
 #include "blocks.h"
+#include "copies.h"
 #include "steps.h"
 #include "hand.h"
+#include "queue.h"
 
-#define VERSION 2
+#define VERSION 3
 
 #ifndef KVSAN_SOURCE
 #define KVSAN_SOURCE ""
@@ -46,6 +48,7 @@ static const struct {
     {"schedule", hook_schedule, NOTHING},
     {"output", hook_output, NOTHING},
     {"bound", hook_bound, NOTHING},
+    {"copy_blocks", hook_copy_blocks, NOTHING},
     {"replay", hook_replay, NOTHING},
     {"execute", hook_execute, FORWARD},
     {"execute_at_end", hook_execute_at_end, FORWARD},
@@ -82,6 +85,11 @@ static PyObject *Hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     }
     if (kinds[i].call == hook_bound && !PyObject_TypeCheck(more, &CounterType)) {
         PyErr_Format(PyExc_TypeError, "a hook of kind '%s' needs another counter", kind);
+        return NULL;
+    }
+    if (kinds[i].call == hook_copy_blocks && (!PyTuple_CheckExact(more) || PyTuple_GET_SIZE(more) != 2 ||
+                                              Py_TYPE(PyTuple_GET_ITEM(more, 0)) != &RoutesType)) {
+        PyErr_Format(PyExc_TypeError, "a hook of kind '%s' needs the routes of copies", kind);
         return NULL;
     }
     if ((kinds[i].call == hook_copy && !PyList_CheckExact(more)) ||
@@ -197,6 +205,7 @@ PyMODINIT_FUNC PyInit__hot(void)
     } types[] = {
         {"Here", &HereType},       {"State", &StateType}, {"Held", &HeldType}, {"Names", &NamesType},
         {"Counter", &CounterType}, {"Namer", &NamerType}, {"Hook", &HookType},  {"Packed", &PackedType},
+        {"Plan", &PlanType},       {"Queue", &QueueType}, {"Stamped", &StampedType}, {"Routes", &RoutesType},
     };
     PyObject *module;
     size_t i;

@@ -136,9 +136,10 @@ static PyObject *token_named(State *self, PyObject *what)
     return PyUnicode_FromStringAndSize(letters, at - letters);
 }
 
-static PyObject *handed_on(State *self, PyObject *what, int marked)
+/* A new reference to the token. `ops` (or NULL): so many were logged then, which is a mark. */
+static PyObject *handed_on(State *self, PyObject *what, Py_ssize_t *ops)
 {
-    PyObject *token, *mark;
+    PyObject *token;
     Lock *lock;
     if (self->prefix == NULL) {
         PyErr_SetString(PyExc_AttributeError, "prefix");
@@ -149,10 +150,9 @@ static PyObject *handed_on(State *self, PyObject *what, int marked)
     token = token_named(self, what);
     if (token != NULL && self->on && hand_line(self, PUT, token) < 0 && state_failed(self, s_put) < 0)
         Py_CLEAR(token);
-    if (token != NULL && marked) { /* `mark` */
+    if (token != NULL && ops != NULL) { /* `mark` */
         self->sealed = self->count - 1;
-        mark = self->count ? PyLong_FromSsize_t(self->sealed) : Py_NewRef(Py_None);
-        token = mark == NULL ? (Py_DECREF(token), NULL) : Py_BuildValue("(NN)", token, mark);
+        *ops = self->count;
     }
     state_leave(lock);
     return token;
@@ -161,13 +161,18 @@ static PyObject *handed_on(State *self, PyObject *what, int marked)
 /* `hand_on(what)`: a put of a fresh token, whose name is what it gives back. */
 static PyObject *State_hand_on(State *self, PyObject *what)
 {
-    return handed_on(self, what, 0);
+    return handed_on(self, what, NULL);
 }
 
 /* `hand_on_at(what)`: the same, and the number of the latest op. */
 static PyObject *State_hand_on_at(State *self, PyObject *what)
 {
-    return handed_on(self, what, 1);
+    Py_ssize_t ops;
+    PyObject *token = handed_on(self, what, &ops), *mark = token == NULL ? NULL : planned_of(ops);
+    if (mark != NULL)
+        return Py_BuildValue("(NN)", token, mark);
+    Py_XDECREF(token);
+    return NULL;
 }
 
 /* `take_over_from(token)`: a get of it. */

@@ -52,14 +52,23 @@ def hooks_in(language: str) -> Iterator[None]:
     """Hooks that are made inside are C's or Python's."""
     modules: list[Any] = [sys.modules[f"kvsan.checker.attach.{name}"] for name in _MAKERS]
     before = [module.quick for module in modules]
+    simple: Any = sys.modules["kvsan.checker.attach.vllm.simple"]
     try:
         if language == "python":
             for module in modules:
                 module.quick = _python_hook
+            simple.Queue = PythonQueue
         yield
     finally:
         for module, quick in zip(modules, before, strict=True):
             module.quick = quick
+        simple.Queue = Queue
+
+
+class PythonQueue(Queue):
+    """With the methods that C has in Python."""
+
+    put, get = Queue._put, Queue._get
 
 
 _MAKERS = (
@@ -113,7 +122,10 @@ class Run:
             self.patch.setitem(modules["vllm.v1.worker.gpu.model_runner"], "GPUModelRunner", fake.NewerRunner)
             self.patch.setattr(fake, "Recorder", lambda sinks: recorder)
             self.patch.setattr(fake, "World", lambda: world)
-            recorder.pool("gpu", 64)
+            backend = modules["vllm.v1.simple_kv_offload.copy_backend"]
+            self.patch.setitem(backend, "copy_blocks", lambda src, dst, params: world.call())
+            for pool in ("gpu", "cpu", "gpu@1", "cpu@1"):
+                recorder.pool(pool, 64)
             self.raw_handle = 0
             self.calls = install(
                 recorder, world.surface(raw=(lambda: 0, self._handle), current=lambda: (0, self._handle(0)))
@@ -386,7 +398,12 @@ class Machine:
         """Of each runner, with their blocks."""
         self.handing: Any = HandingList(run.recorder)
         self.inner: Any = queue.SimpleQueue()
-        self.queue = Queue(run.recorder, self.inner, Plan(), run.vllm.engine.hook("put"), run.vllm.engine.hook("get"))
+        kind, hook = PythonQueue if run.language == "python" else Queue, run.vllm.engine.hook
+        self.plan = Plan()
+        self.queue = kind(run.recorder, self.inner, self.plan, hook("put"), hook("get"))
+        self.backend = fake.DmaCopyBackend()
+        with hooks_in(run.language):
+            self.backend.init({}, {}, None, world.Stream(11), world.Stream(13))
         self.number = 0
 
     def do(self, step: tuple[str, int, int]) -> None:
@@ -566,7 +583,9 @@ class Machine:
                 self.do_record(a, b)
 
         world.then = action
-        (self.do_record, self.do_wait, self.do_query, self.do_synchronize, self.do_wait_stream)[b % 5](a, b)
+        (self.do_record, self.do_wait, self.do_query, self.do_synchronize, self.do_wait_stream, self.do_copy)[b % 6](
+            a, b
+        )
         world.then = None
 
     def do_schedule(self, a: int, b: int) -> None:
@@ -652,9 +671,64 @@ class Machine:
             self.run.see(lambda: handing[0])
 
     def do_queue(self, a: int, b: int) -> None:
-        self.run.see(self.queue.put, a if b % 4 else None)
+        put, get, see = self.queue.put, self.queue.get, self.run.see
+        item = a if b % 4 else None
+        if b % 7 == 0:
+            see(*((put,), (put, item, True, None, 1), (put, item, False, None))[a % 3])
+        elif b % 7 == 1:
+            see(lambda: (put(item=item), put(item, block=True), put(item, wrong=1))[a % 3])
+        elif b % 7 == 2:
+            self.queue.pause()
+            see(self.queue.put, item)
+            self.queue.resume()
+        else:
+            see(put, item)
         if not self.inner.empty():
-            self.run.see(self.queue.get)
+            see(*((get,), (get, False), (get, True, 5), (get, 1, 2, 3))[a % 4 if b % 5 == 0 else 0])
+            see(lambda: self.plan.planned)
+        elif b % 3 == 0:
+            see(get, False)
+
+    def do_copy(self, a: int, b: int) -> None:
+        """A job is put, and taken by the same thread or another."""
+        backend, rng, see = self.backend, random.Random(a * 1009 + b), self.run.see
+        params = backend._store_params if b % 2 else backend._load_params
+        before, params.attrs.srcAccessOrder = params.attrs.srcAccessOrder, rng.choice((1, 2, 3, 3, 3, 3))
+        sources, targets = ([rng.randrange(64) for _ in range(rng.choice((1, 2, 16, 20)))] for _ in range(2))
+        see(backend.launch_copy, sources, targets, b % 2, 0, [])
+        if not backend._queue.empty():
+            if a % 3:
+                see(backend.copy_one)
+            else:
+                fake.in_thread(lambda: see(backend.copy_one))
+        params.attrs.srcAccessOrder = before
+
+    def do_odd_copy(self, a: int, b: int) -> None:
+        """What is not usual about one."""
+        copy_blocks: Any = sys.modules["vllm.v1.simple_kv_offload.copy_backend"].copy_blocks
+        engine, params, see = self.run.vllm.engine, self.backend._load_params, self.run.see
+        rng = random.Random(a * 1009 + b)
+        if b % 9 == 0:
+            see(lambda: copy_blocks([1], [2], params=params))
+        elif b % 9 == 1:
+            see(copy_blocks, [1], [2], rng.choice((fake.build_params(3), SimpleNamespace(), None)))
+        elif b % 9 == 2:
+            engine.device_pool = rng.choice(("gpu@1", "gpu", "".join(("g", "pu"))))
+            see(copy_blocks, [1], [2], params)
+        elif b % 9 == 3:
+            see(copy_blocks, rng.choice(([], (), (1, 2), range(2), np.arange(2))), rng.choice(([3], (3,), [])), params)
+        elif b % 9 == 4:
+            params.attrs.srcAccessOrder = rng.choice((0, 4, 1 << 31))
+            see(copy_blocks, [1], [2], params)
+            params.attrs.srcAccessOrder = 3
+        elif b % 9 == 5 and self.run.beside is not None:
+            see(copy_blocks, rng.choice(IDS)(rng), rng.choice(IDS)(rng), params)
+        elif b % 9 == 6:
+            see(*((copy_blocks, [1], [2], params, 4), (copy_blocks, 5, [1], params))[a % 2])
+        else:
+            self.run.world.fails = RuntimeError("CUDA error")
+            see(copy_blocks, [1], [2], params)
+            self.run.world.fails = None
 
     def do_settle_up(self, a: int, b: int) -> None:
         self.run.see(self.run.recorder.settle_up)

@@ -5,13 +5,16 @@ happens to the list.
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import heapq
 import itertools
+import pickle
 import random
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +37,7 @@ pytestmark = pytest.mark.skipif(native.HOT is None, reason="the C hooks are not 
 class PythonList(HandingList):
     """With the methods that C has in Python."""
 
+    __slots__ = ()
     append, __getitem__, pop = HandingList._append, HandingList._look, HandingList._pop
 
     def resume(self) -> None:
@@ -190,6 +194,70 @@ def test_a_list_of_another_kind() -> None:
     for call in (lambda: bare.append(1), lambda: bare[0], bare.pop):
         with pytest.raises(AttributeError):
             call()
+
+
+class Bare(HandingList):
+    """With a dict of its own."""
+
+
+def test_lists_of_two_classes_in_turns() -> None:
+    """Where a class has its fields is remembered of one at a time; one may have them elsewhere."""
+
+    class Late(HandingList):
+        """Whose fields are found by a look-up."""
+
+        _recorder = property(lambda self: recorder, lambda self, value: None)
+
+    log = Log()
+    recorder = Recorder([log])
+    lists: list[Any] = [kind(recorder) for kind in (HandingList, Bare, Late, PythonList)]
+    for number in range(40):
+        for done in lists[number % 4 :] + lists[: number % 4]:
+            done.append(number)
+            assert done[-1] == number
+            if number % 3:
+                assert done.pop(0) is not None
+            if number % 8 == 1 and type(done) is HandingList:
+                done.pause()
+                done.append("plain")
+                assert done.pop() == "plain"
+                done.resume()
+    assert len({tuple(done) for done in lists}) == 1
+    puts, gets = ([op.token for op in log.ops if isinstance(op, one)] for one in (Put, Get))
+    assert puts == gets
+    assert len(puts) == 160
+
+
+@pytest.mark.parametrize("name", ["_recorder", "_places"])
+def test_a_field_that_is_not_there(name: str) -> None:
+    saw = []
+    for kind in (HandingList, PythonList):
+        played = Played(kind, hooked=False)
+        done = played.list
+        done.append(2)
+        delattr(done, name)
+        for call, *args in ((done.append, 3), (done.__getitem__, -1), (done.__getitem__, 0), (done.pop,)):
+            played.see(call, *args)
+        saw.append((str(played.saw).replace("PythonList", "HandingList"), list.copy(done)))
+    assert saw[0] == saw[1]
+    assert "AttributeError" in saw[0][0]
+
+
+def test_a_copy_is_a_list() -> None:
+    """Pickled, copied, and through a weak reference; a list has no other attributes."""
+    done: Any = HandingList(Recorder([]), [[0], [1]])
+    done.append([2])
+    for made in (pickle.loads(pickle.dumps(done)), copy.copy(done), copy.deepcopy(done), done.copy()):
+        assert type(made) is list
+        assert made == [[0], [1], [2]]
+    assert copy.copy(done)[0] is done[0]
+    done.pause()
+    assert type(copy.copy(done)) is list
+    done.resume()
+    refers: Any = weakref.ref(done)
+    assert refers() is done
+    with pytest.raises(AttributeError):
+        done.anything = 5
 
 
 def _is_free(done: Any) -> bool:

@@ -30,6 +30,9 @@ from attach.native_programs import PROGRAMS, STEPS, Machine, Odd, Run, played
 from attach.native_programs import program as long_program
 from attach.vllm import fake
 from kvsan.checker.attach import native
+from kvsan.checker.attach.recorder import Recorder
+from kvsan.checker.attach.vllm.handoff import Plan
+from kvsan.checker.attach.vllm.simple import Copies, _order_in_memory
 from kvsan.runtime.lines import Lock
 
 HOT = native.HOT
@@ -72,6 +75,204 @@ def test_the_same_arrives_of_a_long_program(seed: int) -> None:
     in_python, in_c = (played(language, batch, steps, beside=True, counted=counted) for language in ("python", "c"))
     for key, value in in_python.items():
         assert in_c[key] == value, key
+
+
+def _copies(run: Run) -> tuple[Machine, Any, Any]:
+    """Parameters of loads, and what copies with them."""
+    machine = Machine(run)
+    return machine, machine.backend._load_params, sys.modules["vllm.v1.simple_kv_offload.copy_backend"]
+
+
+def _calls_of_log(patch: pytest.MonkeyPatch) -> list[Any]:
+    """Copies that Python looks at."""
+    log, calls = Copies._log, list[Any]()
+
+    def counted(self: Copies, *given: Any) -> None:
+        calls.append(given)
+        log(self, *given)
+
+    patch.setattr(Copies, "_log", counted)
+    return calls
+
+
+def test_the_usual_copy_is_not_python_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = _calls_of_log(monkeypatch)
+    with Run("c", 512, beside=True, counted=False) as run:
+        machine, params, module = _copies(run)
+        hook = run.recorder.ledger.hook("simple.copy")
+        before = hook.count
+        machine.queue.put("job")
+        for number in range(1, 4):
+            params.attrs.srcAccessOrder = number
+            module.copy_blocks([1, 2, 300], [4] * number, params)
+        module.copy_blocks([7], [8], machine.backend._store_params)
+        module.copy_blocks([], [8], params)
+        assert not calls
+        assert hook.count - before == 4
+        run.recorder.settle_up()
+        lines = [line for line in run.beside.arrived if line[0] == 0]  # type: ignore[union-attr]
+        assert [(*line[2:5], line[5], line[6], line[7], line[8]) for line in lines] == [
+            *(
+                ("load", {"cpu": [1, 2, 300]}, {"gpu": [4] * number}, "load", order, True, None)
+                for number, order in ((1, "stream"), (2, "call"), (3, "any"))
+            ),
+            ("store", {"gpu": [7]}, {"cpu": [8]}, "store", "stream", True, None),
+        ]
+        assert run.recorder.ops == 5
+
+
+@pytest.mark.parametrize("language", ["c", "python"])
+def test_a_copy_is_made_once(monkeypatch: pytest.MonkeyPatch, language: str) -> None:
+    """However unusual it is, and whatever kvsan fails at: none is made twice, and none is missing."""
+    made: list[Any] = []
+    with Run(language, 1) as run:
+        _, params, module = _copies(run)
+        engine: Any = run.vllm.engine
+        monkeypatch.setattr(run.world, "call", lambda: made.append(1))
+        odd: list[Any] = [
+            *([[1], [2], other] for other in (None, 5, SimpleNamespace(), fake.build_params(3))),
+            *([ids, [3], params] for ids in ((1,), range(2), [True], [1 << 70], ["x"], [None], 5, None)),
+            *([[3], ids, params] for ids in ((1,), range(2), [], [1 << 70], 5, None)),
+            [[1], [2], params],
+        ]
+        for number, given in enumerate(odd):
+            run.recorder.fault_text, run.recorder.on = None, True
+            run.see(module.copy_blocks, *given)
+            assert len(made) == number + 1, given
+        for pool in ("gpu", "gpu@1", "", "g" * 300, "gp\u00fc", None, 5, "gpu"):
+            made.clear()
+            run.recorder.fault_text, run.recorder.on = None, True
+            engine.device_pool = pool
+            run.see(lambda: module.copy_blocks([1], [2], params=params))
+            run.see(module.copy_blocks, [1], [2], params)
+            assert len(made) == 2, pool
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_what_a_copy_fails_at_is_the_engine_s_or_a_fault(beside: bool) -> None:
+    for language in ("c", "python"):
+        with Run(language, 1, beside=beside, counted=False) as run:
+            _, params, module = _copies(run)
+            run.world.fails = RuntimeError("CUDA error")
+            with pytest.raises(RuntimeError, match="CUDA error"):
+                module.copy_blocks([1], [2], params)
+            run.world.fails = None
+            assert run.recorder.ops == 0
+            module.copy_blocks([1], [2], params)
+            if run.beside is not None:
+                run.beside.raises = ValueError("gone")
+            else:
+                run.recorder._sinks[0].raises = ValueError("a sink")  # type: ignore[attr-defined]
+            module.copy_blocks([1], [2], params)
+            assert not run.recorder.on
+            module.copy_blocks([1], [2], params)
+            assert run.recorder.fault_text is not None
+
+
+def test_off_while_a_copy_is_made() -> None:
+    for language in ("c", "python"):
+        with Run(language, 512, beside=True, counted=False) as run:
+            _, params, module = _copies(run)
+            run.world.then = lambda: setattr(run.recorder, "on", False)
+            module.copy_blocks([1], [2], params)
+            run.world.then = lambda: setattr(run.recorder, "on", True)
+            assert run.recorder.ops == 0
+            module.copy_blocks([1], [2], params)
+            assert run.recorder.ops == 1
+
+
+@pytest.mark.parametrize("size", [1, 38, 39, 200, 300])
+def test_names_of_any_length(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Those that have no place in a line are Python's. Many routes, too."""
+    calls, arrived = _calls_of_log(monkeypatch), []
+    for language in ("c", "python"):
+        with Run(language, 512, beside=True, counted=False) as run:
+            calls.clear()
+            _, params, module = _copies(run)
+            copies = module.queue._copies
+            run.vllm.engine.device_pool = "gpu" + "@" * size
+            for _ in range(2):
+                module.copy_blocks([1], [2], params)
+            assert len(calls) == (2 if language == "python" or size > 30 else 1)
+            for number in range(12):
+                other = fake.build_params(3)
+                copies._know(other, "load", "s" * size)
+                module.copy_blocks([number], [2], other)
+                copies._know(other, "store", "t")
+                module.copy_blocks([number], [2], other)
+            run.recorder.settle_up()
+            arrived.append([line[:-1] for line in run.beside.arrived])  # type: ignore[union-attr]
+    assert arrived[0] == arrived[1]
+    assert len(arrived[0]) == 26
+
+
+class _Fields(ctypes.Structure):
+    _fields_ = (("srcAccessOrder", ctypes.c_uint),)
+
+
+class _Small(ctypes.Structure):
+    _fields_ = (("srcAccessOrder", ctypes.c_ubyte),)
+
+
+class _Bits(ctypes.Structure):
+    _fields_ = (("srcAccessOrder", ctypes.c_uint, 4),)
+
+
+class _Swapped(ctypes.BigEndianStructure):
+    _fields_ = (("srcAccessOrder", ctypes.c_uint),)
+
+
+class _Other(_Fields):
+    srcAccessOrder = 3  # noqa: N815
+
+
+class _Inherits(_Fields):
+    _fields_ = (("more", ctypes.c_uint),)
+
+
+def test_where_the_order_is_in_memory() -> None:
+    """As a number of C's in a place that stays; all else is asked for each time."""
+    fields = _Fields(srcAccessOrder=3)
+    address = _order_in_memory((1, fields), fields)
+    assert ctypes.c_uint.from_address(address).value == 3
+    fields.srcAccessOrder = 1
+    assert ctypes.c_uint.from_address(address).value == 1
+    for attrs in (_Small(3), _Bits(3), _Swapped(3), _Other(), _Inherits(), SimpleNamespace(), None, 5):
+        assert _order_in_memory((attrs,), attrs) == 0
+    for params in (SimpleNamespace(attrs=fields), [fields], (_Fields(),), (), None):
+        assert _order_in_memory(params, fields) == 0
+
+
+@pytest.mark.parametrize("attrs", [SimpleNamespace(), _Small(), _Bits(), _Swapped()])
+def test_an_order_that_changes(attrs: Any) -> None:
+    for language in ("c", "python"):
+        with Run(language, 512, beside=True, counted=False) as run:
+            _, _, module = _copies(run)
+            params = fake.BatchMemcpyParams(2, attrs)
+            module.queue._copies._know(params, "load", "load")
+            for number in (1, 3, 2):
+                attrs.srcAccessOrder = number
+                module.copy_blocks([1], [2], params)
+            attrs.srcAccessOrder = 4
+            module.copy_blocks([1], [2], params)
+            run.recorder.settle_up()
+            assert [line[6] for line in run.beside.arrived] == ["stream", "any", "call"]  # type: ignore[union-attr]
+            assert run.recorder.ledger.copies == 1
+
+
+def test_routes_that_are_given_something_else() -> None:
+    plan, engine, orders = Plan(), SimpleNamespace(), ("a", "b", "c")
+    routes = HOT.Routes(plan, engine, orders, None)
+    for wrong in ((), (None, engine, orders, None), (plan, engine, ("a", "b"), None), (plan, engine, (1, 2, 3), None)):
+        with pytest.raises(TypeError):
+            HOT.Routes(*wrong)
+    for call in (routes.add, routes.name, lambda: routes.add(1, 2, 3, 4, 5, 6), lambda: routes.name("gpu", 5)):
+        with pytest.raises(TypeError):
+            call()
+    recorder = Recorder([])
+    for more in (None, (routes,), (None, print), [routes, print]):
+        with pytest.raises(TypeError, match="copy_blocks"):
+            HOT.Hook("copy_blocks", print, print, recorder, HOT.Counter(), "w", None, None, None, more)
 
 
 def test_c_and_python_alone_say_the_same() -> None:
@@ -152,11 +353,14 @@ def test_what_was_hooked_is_collected() -> None:
                 machine.do_step(i, 1)
                 machine.do_list(i, i)
                 machine.do_query(i, i)
-            return [weakref.ref(run.recorder), weakref.ref(run.calls), weakref.ref(run.world.Event)]
+                machine.do_queue(i, i)
+                machine.do_copy(i, i)
+            seen = (run.recorder, run.calls, run.world.Event, machine.queue, machine.handing, run.vllm.engine)
+            return [weakref.ref(each) for each in seen]
 
     alive = once()
     gc.collect()
-    assert [each() for each in alive] == [None, None, None]
+    assert [each() for each in alive] == [None] * 6
 
 
 @pytest.mark.parametrize("recorder_stays", [True, False])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import queue
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -112,13 +113,26 @@ class NewerRunner(_Runner):
         return None
 
 
+class _Attributes(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint), ("srcAccessOrder", ctypes.c_uint))
+
+
+class BatchMemcpyParams(NamedTuple):
+    """The parameters of copies one way."""
+
+    num_layers: int
+    attrs: Any
+
+
+def build_params(order: int) -> BatchMemcpyParams:
+    return BatchMemcpyParams(2, _Attributes(srcAccessOrder=order))
+
+
 class DmaCopyBackend:
     """Its copy thread takes a turn when it is told to."""
 
     def init(self, gpu_caches: Any, cpu_caches: Any, device: Any, load_stream: Any, store_stream: Any) -> None:
-        self._store_params, self._load_params = (
-            SimpleNamespace(attrs=SimpleNamespace(srcAccessOrder=order)) for order in (1, 3)
-        )
+        self._store_params, self._load_params = build_params(1), build_params(3)
         module: Any = sys.modules["vllm.v1.simple_kv_offload.copy_backend"]
         self._queue = module.queue.SimpleQueue()
         self.copied = 0

@@ -79,6 +79,8 @@ class HandingList(list[Any]):
     What C code does to the list behind the methods (`heapq`) loses the tokens: an unseen edge.
     """
 
+    __slots__ = ("__weakref__", "_before", "_given_hook", "_places", "_recorder", "_seen_hook", "_tokens")
+
     def __init__(
         self,
         recorder: Recorder,
@@ -268,5 +270,7 @@ _CHANGED = (
     *("__delitem__", "remove", "reverse", "sort"),
 )
 
-_Paused: Any = type("HandingList", (HandingList,), {name: getattr(list, name) for name in _CHANGED})
+_Paused: Any = type(
+    "HandingList", (HandingList,), {"__slots__": (), **{name: getattr(list, name) for name in _CHANGED}}
+)
 """A `HandingList` in a pause: a list."""

@@ -1,67 +1,82 @@
 """Containers through which vLLM's threads hand things over, with a token for each thing.
 
-`Queue` stands in for a `queue.SimpleQueue`: what is put travels with its token, so the getter takes that very one.
+`Queue` stands in for a `queue.SimpleQueue`: what is put travels with its token, so the getter takes that very one. In C
+where that was built (`native`), which the Python here says what is right for.
 Lists of what is done are `HandingList`s: a poll looks at the head, a flush iterates.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvsan.checker.attach.ledger import Hook
+from kvsan.checker.attach.native import HOT
 from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 
+if TYPE_CHECKING or HOT is None:
 
-class _Stamped(tuple[str, int | None, Any]):
-    """What is put: its token, the op at which it was decided, and the thing."""
+    class Stamped(NamedTuple):
+        """What is put: its token, the op at which it was decided, and the thing."""
 
-    __slots__ = ()
+        token: str
+        planned: int | None
+        item: Any
+
+    class Plan(threading.local):
+        """For the thread that took a job from a queue: the op at which that job was decided."""
+
+        planned: int | None = None
+
+    class _Fields:
+        """What a `Queue` has; all else is the inner queue's."""
+
+        def __init__(self, recorder: Recorder, inner: Any, plan: Plan, put: Hook, get: Hook) -> None:
+            self._recorder = recorder
+            self._inner = inner
+            self._plan = plan
+            self._put_hook, self._get_hook = put, get
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._inner, name)
+
+else:
+    Stamped, Plan, _Fields = HOT.Stamped, HOT.Plan, HOT.Queue
 
 
-class Plan(threading.local):
-    """For the thread that took a job from a queue: the op at which that job was decided."""
-
-    planned: int | None = None
-
-
-class Queue:
+class Queue(_Fields):
     """Wraps a queue. `plan.planned` is set for the getting thread; items are anything, as before."""
 
-    def __init__(self, recorder: Recorder, inner: Any, plan: Plan, put: Hook, get: Hook) -> None:
-        self._recorder = recorder
-        self._inner = inner
-        self._plan = plan
-        self._put_hook, self._get_hook = put, get
-
-    def put(self, item: Any, *args: Any, **kwargs: Any) -> None:
+    def _put(self, item: Any, *args: Any, **kwargs: Any) -> None:
         recorder = self._recorder
         given = item
         if item is not None and recorder.on:  # None is the word to stop
             try:
                 self._put_hook.count += 1
                 token, planned = recorder.hand_on_at("q")
-                given = _Stamped((token, planned, item))
+                given = Stamped(token, planned, item)
             except KvsanHazard:
                 raise
             except Exception as error:
                 recorder.fault("queue", error)
         self._inner.put(given, *args, **kwargs)
 
-    def get(self, *args: Any, **kwargs: Any) -> Any:
+    def _get(self, *args: Any, **kwargs: Any) -> Any:
         found = self._inner.get(*args, **kwargs)
-        if type(found) is not _Stamped:  # the word to stop, or put in a pause
+        if type(found) is not Stamped:  # the word to stop, or put in a pause
             self._plan.planned = None
             return found
-        token, self._plan.planned, item = found
+        item, self._plan.planned = found.item, found.planned
         try:
             self._get_hook.count += 1
-            self._recorder.taken(token)
+            self._recorder.taken(found.token)
         except KvsanHazard:
             raise
         except Exception as error:
             self._recorder.fault("queue", error)
         return item
+
+    put, get = (_put, _get) if HOT is None else (HOT.Queue.put, HOT.Queue.get)
 
     def put_nowait(self, item: Any) -> None:
         self.put(item, False)
@@ -75,6 +90,3 @@ class Queue:
 
     def resume(self) -> None:
         vars(self).pop("put", None)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)

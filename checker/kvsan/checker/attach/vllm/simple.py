@@ -8,16 +8,18 @@ own parameters. The events and waits around the copy are torch's (`attach.torch`
 copy streams, and none can learn of the copy before the event that the same thread records next.
 
 Relied on: `DmaCopyBackend.init` builds `_store_params` and `_load_params` and starts the thread on a `SimpleQueue`
-that it takes from its module's `queue`. Not covered: the disk backend's files; a kernel backend.
+that it takes from its module's `queue`; nobody resizes the ctypes structure in a copy's parameters, since C reads the
+order in its memory. Not covered: the disk backend's files; a kernel backend.
 """
 
 from __future__ import annotations
 
+import ctypes
 from types import ModuleType
 from typing import Any
 
 from kvsan.checker.attach.handoff import HandingList
-from kvsan.checker.attach.native import quick
+from kvsan.checker.attach.native import HOT, quick
 from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm import pools
 from kvsan.checker.attach.vllm.engine import Engine, argument, site
@@ -43,6 +45,8 @@ class Copies:
         self._known: dict[int, tuple[Any, str, str]] = {}  # id of a copy's parameters → they, direction, stream
         self._pools = ("gpu", "cpu")
         """Of this process's rank."""
+        self._routes: Any = None
+        """The same as `_known` and `_pools` for C."""
         self._put = engine.hook("simple.submit")
         self._get = engine.hook("simple.take")
         self._copy = engine.hook("simple.copy")
@@ -76,16 +80,21 @@ class Copies:
             with recorder.guard("simple.copy"):
                 for direction, name in names.items():
                     params = getattr(backend, f"_{direction}_params")
-                    self._known[id(params)] = (params, direction, name)
+                    self._know(params, direction, name)
             return done
 
         return wrapper
 
+    def _know(self, params: Any, direction: str, on: str) -> None:
+        self._known[id(params)] = (params, direction, on)
+        if self._routes is not None:
+            attrs = getattr(params, "attrs", None)
+            self._routes.add(params, attrs, _order_in_memory(params, attrs), direction == "load", direction, on)
+
     def _copy_blocks(self, original: Any) -> Any:
         recorder, where = self._engine.recorder, site(original)
 
-        def wrapper(src_block_ids: Any, dst_block_ids: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-            done = original(src_block_ids, dst_block_ids, params, *args, **kwargs)
+        def issued(src_block_ids: Any, dst_block_ids: Any, params: Any) -> None:
             if recorder.on and len(src_block_ids):
                 try:
                     self._log(src_block_ids, dst_block_ids, params, where)
@@ -93,9 +102,17 @@ class Copies:
                     raise
                 except Exception as error:
                     recorder.fault("simple.copy", error)
+
+        def wrapper(src_block_ids: Any, dst_block_ids: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+            done = original(src_block_ids, dst_block_ids, params, *args, **kwargs)
+            issued(src_block_ids, dst_block_ids, params)
             return done
 
-        return wrapper
+        if HOT is not None:
+            self._routes = HOT.Routes(self._plan, self._engine, tuple(_ORDERS.values()), where)
+            self._routes.name(*self._pools)
+        more = (self._routes, issued)
+        return quick("copy_blocks", original, wrapper, recorder, self._copy, None, None, None, more)
 
     def _log(self, sources: Any, targets: Any, params: Any, where: str | None) -> None:
         recorder = self._engine.recorder
@@ -109,6 +126,8 @@ class Copies:
         gpu = self._engine.device_pool
         if gpu != self._pools[0]:
             self._pools = (gpu, gpu.replace("gpu", "cpu", 1))
+            if self._routes is not None:
+                self._routes.name(*self._pools)
         target, source = self._pools if direction == "load" else self._pools[::-1]
         planned = self._plan.planned
         if recorder.pack_copy(direction, on, source, sources, target, targets, order, planned, where):
@@ -116,6 +135,19 @@ class Copies:
         with recorder.lock:
             who, read, written = recorder.thread_name(), {source: sources}, {target: targets}
             recorder.add_access(direction, who, on, read, written, order, True, planned, None, None, where)
+
+
+def _order_in_memory(params: Any, attrs: Any) -> int:
+    """The address of `params.attrs.srcAccessOrder`, for who keeps `attrs`; 0 if it is no number of C's in a place that
+    stays: in a structure that nobody replaces, as its parameters are a tuple.
+    """
+    if not isinstance(attrs, ctypes.Structure) or not isinstance(params, tuple):
+        return 0
+    own = vars(type(attrs))
+    offset = getattr(own.get("srcAccessOrder"), "offset", None)
+    if offset is None or ("srcAccessOrder", ctypes.c_uint) not in own.get("_fields_", ()):
+        return 0
+    return ctypes.addressof(attrs) + int(offset) if any(each is attrs for each in params) else 0
 
 
 class _Queues:
