@@ -197,6 +197,7 @@ PyMODINIT_FUNC PyInit__hot(void)
     } types[] = {
         {"Here", &HereType},       {"State", &StateType}, {"Held", &HeldType}, {"Names", &NamesType},
         {"Counter", &CounterType}, {"Namer", &NamerType}, {"Hook", &HookType},  {"Packed", &PackedType},
+        {"Way", &WayType},
     };
     PyObject *module;
     size_t i;
