@@ -23,8 +23,9 @@ from typing import Any
 
 import pytest
 
+from attach import native_programs
 from attach.hurried import hurried
-from attach.native_programs import Run, Stop
+from attach.native_programs import Elsewhere, Run, Stop, played, program
 from attach.test_packed import Does, raising
 from kvsan.checker.attach.ledger import Ledger
 from kvsan.checker.attach.lines import ALLOC, DROP, GET, GONE, HELD, PUT, SETTLED, SYNC, TOLD, decoded
@@ -574,6 +575,73 @@ def test_hooks_hand_over(batch: int) -> None:
             pipe.close()
     assert found[0] == found[-1]
     assert len(found[0]) > 30
+
+
+class ByPipe(Way, Elsewhere):
+    """Stands in for the process beside, and lines come by a pipe where C writes them."""
+
+    slow = quick = 0
+
+    def __init__(self) -> None:
+        self._far, self._to = os.pipe()
+        for end in (self._far, self._to):
+            os.set_blocking(end, False)
+        self._writing = self._torn = False
+        self._process: Any = self
+        self._changes, self._known, self._due = Ledger().changes, 0, 1 << 62
+        super().__init__()
+
+    @property
+    def raises(self) -> BaseException | None:
+        return self._raises
+
+    @raises.setter
+    def raises(self, error: BaseException | None) -> None:
+        self._raises = error
+        self._torn = error is not None
+
+    @property
+    def arrived(self) -> list[Any]:
+        frames = []
+        with suppress(BlockingIOError):
+            while head := os.read(self._far, FRAME.size):
+                size, sort = FRAME.unpack(head)
+                assert sort == LINES
+                frames.append(os.read(self._far, size))
+        ByPipe.quick += len(frames)
+        error, self.raises = self.raises, None  # which is for the next ones
+        for frame in frames:  # each of whose lines looks here again
+            self._take(decoded(frame))
+        self.raises = error
+        return self._arrived
+
+    @arrived.setter
+    def arrived(self, lines: list[Any]) -> None:
+        self._arrived = lines
+
+    def packed(self, given: bytes) -> None:
+        _ = self.arrived  # what came before
+        ByPipe.slow += 1
+        super().packed(given)
+
+    def __del__(self) -> None:
+        os.close(self._far)
+        os.close(self._to)
+
+
+@IN_C
+@pytest.mark.parametrize("seeds", [range(at, at + 10) for at in range(0, 60, 10)])
+@pytest.mark.parametrize("counted", [True, False])
+def test_programs_hand_over(seeds: range, counted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an engine sees and what arrives is the same as where each hand-over is Python's."""
+    ByPipe.quick = ByPipe.slow = 0
+    for seed in seeds:
+        batch, steps = program(seed)
+        expected = played("c", batch, steps, beside=True, counted=counted)
+        with monkeypatch.context() as patch:
+            patch.setattr(native_programs, "Elsewhere", ByPipe)
+            assert played("c", batch, steps, beside=True, counted=counted) == expected, seed
+    assert ByPipe.quick > 100
 
 
 @WAYS
