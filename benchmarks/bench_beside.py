@@ -7,19 +7,25 @@ from __future__ import annotations
 
 import marshal
 import pickle
+import statistics
+import time
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
-from benchmarks.conftest import Note, interleaved
+import numpy as np
+from benchmarks.conftest import Note, interleaved, pedantic
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kvsan.checker.attach.core import BATCH
 from kvsan.checker.attach.lines import KINDS, Line, decoded, encoded
+from kvsan.checker.attach.native import HOT
 from kvsan.checker.options import Options
 from kvsan.checker.session import Session
 from kvsan.checker.trace import open_trace
 from kvsan.model.ops import Access, Alloc, Free, Op, Touch
+
+SPOIL, WAITING = 64 << 20, 256
 
 
 def line(op: Op) -> Line:
@@ -59,6 +65,35 @@ def bench_beside_encoding(benchmark: BenchmarkFixture, note: Note) -> None:
         ),
     )
     benchmark(calls["msgpack"])
+
+
+def bench_beside_hand_over(benchmark: BenchmarkFixture, note: Note) -> None:
+    """What the line that fills a batch pays more than one before it, with cold caches (64 MiB are read before each).
+    The lower quartile: on a small machine the process beside may begin before the call has returned.
+    """
+    session, other = Session(Options(log_path="/dev/null", incident=0), beside=True), np.zeros(SPOIL, np.uint8)
+    recorder = session.recorder
+    recorder.pool("gpu", 64)
+
+    def cold(batch: int) -> float:
+        other[::64].sum()
+        recorder.batch = batch
+        began = time.perf_counter_ns()
+        recorder.put("token")
+        spent = time.perf_counter_ns() - began
+        recorder.batch = BATCH
+        return spent / 1e3
+
+    def one() -> tuple[float, float]:
+        for _ in range(WAITING - 2):
+            recorder.record("a", "event")
+        time.sleep(0.001)
+        return cold(BATCH), cold(WAITING)
+
+    alone, filling = (statistics.quantiles(column)[0] for column in zip(*(one() for _ in range(300)), strict=True))
+    note(f"handing over {WAITING} lines, {'C' if HOT else 'Python'}, cold", f"{filling - alone:.1f} µs")
+    pedantic(benchmark, one, rounds=1)
+    session.close()
 
 
 def bench_beside_a_line(benchmark: BenchmarkFixture, note: Note) -> None:

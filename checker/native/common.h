@@ -68,6 +68,12 @@ static inline uint64_t state_of_thread(void)
     return PyThreadState_Get()->id;
 }
 
+/* How often a hook fired, or something else happened (`ledger.py`). */
+typedef struct Counter {
+    PyObject_HEAD
+    Py_ssize_t count;
+} Counter;
+
 /* The attribute, a new reference; NULL without an error if there is none, with one if something else went wrong. */
 static HOT PyObject *look_up(PyObject *object, PyObject *name)
 {

@@ -206,6 +206,7 @@ PyMODINIT_FUNC PyInit__hot(void)
         {"Here", &HereType},       {"State", &StateType}, {"Held", &HeldType}, {"Names", &NamesType},
         {"Counter", &CounterType}, {"Namer", &NamerType}, {"Hook", &HookType},  {"Packed", &PackedType},
         {"Plan", &PlanType},       {"Queue", &QueueType}, {"Stamped", &StampedType}, {"Routes", &RoutesType},
+        {"Way", &WayType},
     };
     PyObject *module;
     size_t i;

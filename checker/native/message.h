@@ -292,7 +292,7 @@ static int tell_in_place(State *state, PyObject *name, const Said *said)
         return done < 0 ? -1 : 0;
     }
     packed->count++;
-    if (state_waiting(state) >= state->batch && call_method(state, s_settle_up) < 0)
+    if (state_waiting(state) >= state->batch && state_settle_up(state) < 0)
         return -1;
     return 1;
 }

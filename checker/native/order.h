@@ -261,7 +261,7 @@ static int hold_in_place(Hook *self, PyObject *event, Py_ssize_t *index)
         return -1;
     if (!in_place(state) || !by.size || !which.size)
         return 0;
-    if (state->packed->count >= state->blocked && call_method(state, s_settle_up) < 0)
+    if (state->packed->count >= state->blocked && state_settle_up(state) < 0)
         return -1;
     if (!in_place(state)) /* another session began in that */
         return 0;
@@ -274,7 +274,7 @@ static int hold_in_place(Hook *self, PyObject *event, Py_ssize_t *index)
     *at++ = NONE; /* whether it has returned */
     line_ends(state, at);
     *index = state->count++;
-    return state->batch <= 1 && call_method(state, s_settle_up) < 0 ? -1 : 1;
+    return state->batch <= 1 && state_settle_up(state) < 0 ? -1 : 1;
 }
 
 /* What became of it, under the lock. */

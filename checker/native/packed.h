@@ -189,12 +189,20 @@ static PyObject *Packed_clear(Packed *self, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+/* The head of the array of lines, so many, which is written where they are handed over. There is room. */
+static void pack_begins(Packed *self, Py_ssize_t count)
+{
+    size_t used = self->used ? self->used : HEAD;
+    self->used = 0;
+    pack_number(self, 0xdd, (unsigned long long)count, 4);
+    self->used = used;
+}
+
 /* All lines as one array of MessagePack; none are left. While one is made plain, those before it. */
 static PyObject *Packed_take(Packed *self, PyObject *unused)
 {
     PyObject *taken;
     Py_ssize_t waiting = 0;
-    size_t used;
     (void)unused;
     if (pack_waits(self))
         waiting = life_waits(&self->life) + (self->later != NULL ? PyList_GET_SIZE(self->later) : 0);
@@ -202,11 +210,8 @@ static PyObject *Packed_take(Packed *self, PyObject *unused)
         return NULL;
     if (self->used == 0 && pack_room(self, HEAD) < 0)
         return NULL;
-    used = self->used ? self->used : HEAD;
-    self->used = 0;
-    pack_number(self, 0xdd, (unsigned long long)(self->count - waiting), 4);
-    self->used = used;
-    taken = PyBytes_FromStringAndSize((char *)self->bytes, (Py_ssize_t)used);
+    pack_begins(self, self->count - waiting);
+    taken = PyBytes_FromStringAndSize((char *)self->bytes, (Py_ssize_t)self->used);
     if (taken != NULL) {
         pack_dropped(self);
         self->count = waiting;

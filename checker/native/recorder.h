@@ -105,6 +105,20 @@ static int State_set_sampling(State *self, PyObject *sampling, void *unused)
     return 0;
 }
 
+static PyObject *State_get_beside(State *self, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(self->beside == NULL ? Py_None : self->beside);
+}
+
+static int State_set_beside(State *self, PyObject *beside, void *unused)
+{
+    (void)unused;
+    self->way = beside != NULL && PyObject_TypeCheck(beside, &WayType) ? (Way *)beside : NULL;
+    Py_XSETREF(self->beside, Py_XNewRef(beside));
+    return 0;
+}
+
 static PyObject *State_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     State *self = (State *)type->tp_alloc(type, 0);
@@ -128,6 +142,8 @@ static int State_traverse(State *self, visitproc visit, void *arg)
     Py_VISIT(self->now);
     Py_VISIT(self->prefix);
     Py_VISIT(self->sampling);
+    Py_VISIT(self->beside);
+    Py_VISIT(self->fault_text);
     return 0;
 }
 
@@ -152,6 +168,9 @@ static void State_dealloc(State *self)
     Py_CLEAR(self->prefix);
     self->steps = NULL;
     Py_CLEAR(self->sampling);
+    self->way = NULL;
+    Py_CLEAR(self->beside);
+    Py_CLEAR(self->fault_text);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
@@ -178,6 +197,9 @@ static PyMemberDef State_members[] = {
     {"prefix", T_OBJECT_EX, offsetof(State, prefix), 0, NULL},
     {"_tokens", T_PYSSIZET, offsetof(State, tokens), 0, NULL},
     {"_sealed", T_PYSSIZET, offsetof(State, sealed), 0, NULL},
+    {"_settling", T_BOOL, offsetof(State, settling), 0, NULL},
+    {"_shut", T_BOOL, offsetof(State, shut), 0, NULL},
+    {"fault_text", T_OBJECT, offsetof(State, fault_text), 0, NULL},
     {"_dead_threads", T_OBJECT_EX, offsetof(State, dead_threads), 0, NULL},
     {"_dead_events", T_OBJECT_EX, offsetof(State, dead_events), 0, NULL},
     {NULL, 0, 0, 0, NULL},
@@ -185,6 +207,7 @@ static PyMemberDef State_members[] = {
 
 static PyGetSetDef State_getset[] = {
     {"_queue", (getter)State_get_queue, (setter)State_set_queue, NULL, NULL},
+    {"_beside", (getter)State_get_beside, (setter)State_set_beside, NULL, NULL},
     {"sampling", (getter)State_get_sampling, (setter)State_set_sampling, NULL, NULL},
     {"now", (getter)State_get_now, (setter)State_set_now, NULL, NULL},
     {NULL, NULL, NULL, NULL, NULL},

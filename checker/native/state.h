@@ -13,6 +13,7 @@
 #include "../../runtime/native/lock.h"
 #include "packed.h"
 #include "text.h"
+#include "way.h"
 
 typedef struct {
     PyObject_HEAD
@@ -28,15 +29,14 @@ typedef struct {
     PyObject *prefix;   /* of every name made here */
     Py_ssize_t tokens;  /* made so far */
     PyObject *sampling; /* None, or who counts steps; */
-    struct Counter *steps; /* the same if it is a Counter with the steps until its `_turn`, else NULL */
+    Counter *steps;     /* the same if it is a Counter with the steps until its `_turn`, else NULL */
+    PyObject *beside;   /* None, or where lines go; */
+    Way *way;           /* the same if it is one, else NULL */
+    char settling;      /* in the middle of `settle_up` */
+    char shut;          /* no line counts any more */
+    PyObject *fault_text; /* None, or why kvsan is off */
     unsigned long long serial;
 } State;
-
-/* How often a hook fired (`ledger.py`). */
-typedef struct Counter {
-    PyObject_HEAD
-    Py_ssize_t count;
-} Counter;
 
 /* ── names and times ──────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -184,12 +184,102 @@ static inline int state_queue(State *self, PyObject *line)
 
 #define PACKED_MOST (1 << 17) /* bytes that wait: a pipe holds 1 MiB (`core.IDS_BYTES`) */
 
+/* ── handing over ─────────────────────────────────────────────────────────────────────────────────────────────── */
+
+/* Whether `core.settle_up` would write a frame of lines and nothing else, as far as is known before it looks for more. */
+static int state_sends(State *self)
+{
+    return self->packed != NULL && self->way != NULL && !self->settling && !self->shut &&
+           (self->fault_text == NULL || self->fault_text == Py_None) && !pack_waits(self->packed) &&
+           way_is_free(self->way) && self->dead_threads != NULL && Py_TYPE(self->dead_threads) == deque_type &&
+           Py_SIZE(self->dead_threads) == 0;
+}
+
+/* The ends of events and the lives that wait go in. 0, or -1 with an error. */
+static int state_gather(State *self)
+{
+    PyObject *names = self->dead_events;
+    int done = 0;
+    self->settling = 1;
+    if (names_ended(names) > 0)
+        done = names_drop(self, names);
+    if (done == 0 && self->packed != NULL)
+        done = packed_settle(self->packed);
+    self->settling = 0;
+    return done;
+}
+
+/* An error is set and lines are lost: as in `core.settle_up`. 1, or -1 where it is the engine's error, too. */
+static COLD int state_gives_up(State *self)
+{
+    PyObject *error = take_error(), *done;
+    self->settling = 1;
+    done = PyObject_CallMethod((PyObject *)self, "_lost", "O", error);
+    self->settling = 0;
+    Py_DECREF(error);
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 1;
+}
+
+/* The pipe took so many bytes of the frame and is full. */
+static COLD int state_sends_rest(State *self, Py_ssize_t sent)
+{
+    PyObject *way = Py_NewRef((PyObject *)self->way), *lines, *done;
+    self->way->torn = 1; /* until it is whole: a signal's handler may raise */
+    self->settling = 1;
+    lines = Packed_take(self->packed, NULL);
+    done = lines == NULL ? NULL : PyObject_CallMethod(way, "rest", "On", lines, sent);
+    self->settling = 0;
+    Py_XDECREF(lines);
+    Py_DECREF(way);
+    if (done == NULL)
+        return state_gives_up(self);
+    Py_DECREF(done);
+    return 1;
+}
+
+/* `settle_up` where it is the usual one. 1; 0: it is not, and nothing is written; -1 with an error. */
+static HOT int state_hand_over(State *self)
+{
+    PyObject *names = self->dead_events;
+    Packed *packed;
+    ssize_t sent;
+    if (!state_sends(self) || !clock_is_monotonic || (long long)clock_now() > self->way->due)
+        return 0;
+    if (names == NULL || !PyObject_TypeCheck(names, &NamesType))
+        return 0;
+    if (state_gather(self) < 0)
+        return state_gives_up(self);
+    if (!state_sends(self)) /* in what that called another session began, or this one ended */
+        return 0;
+    packed = self->packed;
+    self->size = 0;
+    if (packed->count == 0)
+        return 1;
+    pack_begins(packed, packed->count);
+    sent = way_write(self->way, packed->bytes, packed->used);
+    if (sent <= 0)
+        return 0;
+    if ((size_t)sent < FRAME_HEAD + packed->used)
+        return state_sends_rest(self, sent);
+    pack_dropped(packed);
+    packed->count = 0;
+    return 1;
+}
+
+/* What waits is worked off, or handed to the process beside. 0, or -1 with an error. */
+static COLD int state_settle_up(State *self)
+{
+    int done = state_hand_over(self);
+    return done == 0 ? call_method(self, s_settle_up) : done < 0 ? -1 : 0;
+}
+
 /* What waits is worked off if it is enough. */
 static inline int state_full(State *self)
 {
     if (state_waiting(self) < self->batch && (self->packed == NULL || self->packed->used < PACKED_MOST))
         return 0;
-    return call_method(self, s_settle_up);
+    return state_settle_up(self);
 }
 
 /* What waits for the next line goes in. */
@@ -227,7 +317,7 @@ static Held *state_hold(State *self, PyObject *given)
         PyErr_SetString(PyExc_RuntimeError, "set_up was not called");
         goto failed;
     }
-    if (state_waiting(self) >= self->blocked && call_method(self, s_settle_up) < 0)
+    if (state_waiting(self) >= self->blocked && state_settle_up(self) < 0)
         goto failed;
     if (state_ended(self, state_waiting(self)) < 0)
         goto failed;
@@ -242,7 +332,7 @@ static Held *state_hold(State *self, PyObject *given)
     self->count++;
     if (state_queue(self, (PyObject *)held) < 0)
         goto failed;
-    if (self->batch <= 1 && call_method(self, s_settle_up) < 0)
+    if (self->batch <= 1 && state_settle_up(self) < 0)
         goto failed;
     return held;
 failed:
@@ -404,7 +494,7 @@ static int state_tell(State *self, PyObject *name, PyObject *message)
     done = state_queue(self, line);
     Py_DECREF(line);
     if (done == 0 && state_waiting(self) >= self->batch)
-        done = call_method(self, s_settle_up);
+        done = state_settle_up(self);
     return done;
 }
 

@@ -18,9 +18,11 @@ import pytest
 
 from attach.test_process import ENGINE, finish, start
 from kvsan.checker import check
+from kvsan.checker.attach.core import BATCH
 from kvsan.checker.attach.lines import ALLOC, HELD, SYNC, Held, decoded, encoded, ids_of
 from kvsan.checker.attach.native import HOT
 from kvsan.checker.attach.recorder import Recorder
+from kvsan.checker.beside.pipe import Pipe
 from kvsan.checker.options import Options
 from kvsan.checker.session import Session
 from kvsan.checker.suppressions import allowance, parse
@@ -228,6 +230,21 @@ def test_nothing_is_left_out_where_it_is_slow(beside: Session) -> None:
     seen = beside.close()
     assert seen.verdict.name == "racy"
     assert seen.ops == 60_002 == sum(seen.coverage.ops.values())
+
+
+def test_the_pipe_does_not_block(beside: Session) -> None:
+    """C writes to it with the interpreter lock: the usual lines do not pass through `packed`."""
+    recorder = beside.recorder
+    race(recorder)
+    recorder.settle_up()
+    assert beside.side is not None
+    pipe, passed = beside.side.pipe, list[None]()
+    assert os.get_blocking(pipe._to) is False
+    pipe.packed = lambda lines: passed.append(Pipe.packed(pipe, lines))  # type: ignore[method-assign, func-returns-value]
+    for _ in range(3 * BATCH):
+        recorder.access("forward", on="a", reads={"gpu": [1]})
+    assert len(passed) == (0 if HOT is not None else 3)
+    assert beside.close().ops == 2 + 3 * BATCH
 
 
 @pytest.mark.parametrize("late", [True, False])

@@ -313,8 +313,8 @@ class Core(State):
     # ── inside ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def settle_up(self) -> None:
-        """Works off the lines that wait, or hands them to the process beside. A fault in it turns kvsan off; they are
-        lost with it.
+        """Works off the lines that wait, or hands them to the process beside (where C calls it, the usual hand-over is
+        C's: `state_hand_over`). A fault in it turns kvsan off; they are lost with it.
         """
         with self.lock:
             if self._settling:  # a signal in the middle of it

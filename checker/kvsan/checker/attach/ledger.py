@@ -53,6 +53,20 @@ class Hook(Counter):
         self.absent = why
 
 
+class Changes(Counter):
+    """How often something was noticed that makes a hazard doubtful: it must be known where the check is before the next
+    line. It stays in the process that notices.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Changes, ()
+
+
 def _hook(name: str, group: str, expected: bool, version: str, count: int, absent: str | None) -> Hook:
     """A hook that has travelled."""
     made = Hook(name, group, expected, version, count)
@@ -72,6 +86,8 @@ class Ledger:
     words: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     streams: set[str] = field(default_factory=set)
+    changes: Changes = field(default_factory=Changes, repr=False, compare=False)
+    """Of `copies`, `edges` and `notes`."""
 
     def hook(self, name: str, *, expected: bool = True, group: str | None = None, version: str = "") -> Hook:
         """The hook of that name; made the first time it is asked for. Default group: the name up to its first dot."""
@@ -85,11 +101,13 @@ class Ledger:
         self.edges += edges
         if what and (what in self.words or len(self.words) < WORDS_KEPT):
             self.words[what] = self.words.get(what, 0) + copies + edges
+        self.changes.count += 1
 
     def note(self, text: str) -> None:
         """A reason for Incomplete that is no hook's: a part that turned itself off, say."""
         if text not in self.notes:
             self.notes.append(text)
+            self.changes.count += 1
 
     def restart(self) -> None:
         """A forked child counts from nothing; what was hooked stays hooked."""
@@ -98,6 +116,7 @@ class Ledger:
         self.copies = self.edges = 0
         self.words.clear()
         self.notes.clear()
+        self.changes.count += 1
 
     def expect_stream(self, name: str) -> None:
         """This stream must carry an access."""

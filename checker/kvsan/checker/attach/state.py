@@ -13,6 +13,9 @@ from kvsan.checker.attach.lines import GET, PUT, Held, Line
 from kvsan.checker.attach.native import HOT
 from kvsan.checker.live import KvsanHazard
 
+if TYPE_CHECKING:
+    from kvsan.checker.attach.sinks import Beside
+
 if TYPE_CHECKING or HOT is None:
 
     class State:
@@ -35,6 +38,10 @@ if TYPE_CHECKING or HOT is None:
         _count = 0
         _tokens = 0
         _sealed = -1
+        fault_text: str | None
+        _beside: Beside | None
+        _settling: bool
+        _shut: bool
         _queue: deque[Line]
         _dead_threads: deque[str]
         _dead_events: deque[str]

@@ -4,6 +4,9 @@ A frame is its length (u32), its sort (one byte), and its bytes: lines as `attac
 pickled, since both ends are one program and one version. The process is started with the first frame that matters (a
 pool that is registered is not worth one), so a process in which nothing happens has none beside it.
 
+Where that is built, C writes the usual frame of lines (`Way`), with the interpreter lock; so the end that is written to
+does not block, and whoever finds it full waits here.
+
 Callers hold the recorder's lock. Does not cover: several writers; a frame that a signal handler would begin in the
 middle of another (`BusyError`).
 """
@@ -21,13 +24,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import kvsan.checker
 import kvsan.model
 import kvsan.runtime
-from kvsan.checker.attach.ledger import Ledger
+from kvsan.checker.attach.ledger import Counter, Ledger
 from kvsan.checker.attach.lines import Line, encoded
+from kvsan.checker.attach.native import HOT
 from kvsan.checker.attach.sinks import Follower
 from kvsan.checker.live import Seen
 from kvsan.checker.options import Options
@@ -91,30 +95,49 @@ class Account:
     fault: str | None = None
 
 
-class Pipe:
-    """A `sinks.Beside`. `start` says what the process has to be, `news` what there is to know now, `changes` something
-    that differs once there is news that cannot wait; `failed` hears of an end of it that nobody else hears of.
+if TYPE_CHECKING or HOT is None:
+
+    class Way:
+        """What says whether lines may be written now. C reads it, which writes the usual frame of lines (`way.h`)."""
+
+        _to: int
+        """The end that is written to; it does not block. -1: there is none yet, or any more."""
+        _process: subprocess.Popen[bytes] | None
+        _writing: bool
+        _torn: bool
+        """A frame was not written whole."""
+        _due: int
+        """When there are news to be told, ns."""
+        _known: int
+        """How many changes there were when news were told."""
+        _changes: Counter
+
+else:
+    Way = HOT.Way
+
+
+class Pipe(Way):
+    """A `sinks.Beside`. `start` says what the process has to be, `news` what there is to know now, `changes` counts
+    news that cannot wait; `failed` hears of an end of it that nobody else hears of.
     """
 
     def __init__(
         self,
         start: Callable[[], Start],
         news: Callable[[], News],
-        changes: Callable[[], object],
+        changes: Counter,
         failed: Callable[[Exception], None],
     ) -> None:
         self._start, self._news, self._changes, self._failed = start, news, changes, failed
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = None
         self._to = self._from = -1
         self._early: list[tuple[int, bytes]] = []
-        self._writing = False
-        self._torn = False  # a frame was not written whole
+        self._writing = self._torn = False
         self.found = False
         """Whether it has said that a hazard is certain."""
         self._owed = 0  # answers that were asked for and not waited for
         self._answer = b""
-        self._told = 0
-        self._known: object = None
+        self._due, self._known = 0, -1
         self._ended = False
 
     @property
@@ -146,11 +169,20 @@ class Pipe:
 
     def packed(self, lines: bytes) -> None:
         """The same with lines that are encoded already."""
-        now, changes = time.monotonic_ns(), self._changes()
-        if changes != self._known or now - self._told > NEWS_NS:
-            self._told, self._known = now, changes
+        now, changes = time.monotonic_ns(), self._changes.count
+        if changes != self._known or now > self._due:
+            self._due, self._known = now + NEWS_NS, changes
             self._put(NEWS, pickle.dumps(self._news()))
         self._put(LINES, lines)
+
+    def rest(self, lines: bytes, done: int) -> None:
+        """What C could not write of a frame of lines, since the pipe was full: so many bytes of it are done."""
+        self._writing = True
+        try:
+            self._write_on(FRAME.pack(len(lines), LINES) + lines, done)
+            self._torn = False
+        finally:
+            self._writing = False
 
     def _tell(self, sort: int, what: object) -> None:
         try:
@@ -225,18 +257,29 @@ class Pipe:
     def _write(self, sort: int, data: bytes) -> None:
         head = FRAME.pack(len(data), sort)
         self._torn = True  # until it is whole: a signal's handler may raise
-        done = os.writev(self._to, (head, data))
+        try:
+            done = os.writev(self._to, (head, data))
+        except BlockingIOError:
+            done = 0
         if done < len(head) + len(data):
-            rest = memoryview(head + data)[done:]
-            while rest:
-                rest = rest[os.write(self._to, rest) :]
+            self._write_on(head + data, done)
         self._torn = False
+
+    def _write_on(self, frame: bytes, done: int) -> None:
+        """The pipe is full: whoever fills it waits for the other side."""
+        rest, room = memoryview(frame)[done:], select.poll()
+        room.register(self._to, select.POLLOUT)
+        while rest:
+            room.poll()
+            with suppress(BlockingIOError):
+                rest = rest[os.write(self._to, rest) :]
 
     def _launch(self) -> None:
         if self._ended:
             raise BrokenPipeError("the process that checks has ended")
         read, self._to = _pipe()
         self._from, write = _pipe()
+        os.set_blocking(self._to, False)
         with suppress(OSError):
             fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, ROOM)
         try:
@@ -276,10 +319,11 @@ class Pipe:
             ready, _, _ = select.select([self._from], [], [], 0)
             said = os.read(self._from, ANSWER.size) if ready else b""
             self.found = said == ANSWER.pack(0)
-        for fd in (self._to, self._from):
+        ends = self._to, self._from
+        self._to = self._from = -1  # before they are closed: a signal's handler may log
+        for fd in ends:
             if fd >= 0:
                 os.close(fd)
-        self._to = self._from = -1
 
 
 def _pipe() -> tuple[int, int]:

@@ -42,7 +42,10 @@ class Side:
         self._recorder, self._about = recorder, about
         began = time.time_ns()
         self.pipe = Pipe(
-            lambda: Start(_for_it(options), suppressions, pid, first, began), self._news, self._changes, self._cut_off
+            lambda: Start(_for_it(options), suppressions, pid, first, began),
+            self._news,
+            recorder.ledger.changes,
+            self._cut_off,
         )
         self._last: Account | None = None
         self._lost = 0
@@ -80,11 +83,6 @@ class Side:
 
     def _news(self) -> News:
         return News(self._recorder.ledger, dict(self._recorder.threads), dict(self._about))
-
-    def _changes(self) -> object:
-        """What makes a hazard doubtful: it must be known before the next line."""
-        ledger = self._recorder.ledger
-        return ledger.copies, ledger.edges, len(ledger.notes)
 
     def _cut_off(self, error: Exception) -> None:
         self._recorder.fault(WAY, error)
