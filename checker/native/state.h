@@ -186,7 +186,7 @@ static inline int state_queue(State *self, PyObject *line)
 
 /* ── handing over ─────────────────────────────────────────────────────────────────────────────────────────────── */
 
-/* Whether `core.settle_up` would write a frame of lines and nothing else, as far as is known before it looks for more. */
+/* Whether `core.settle_up` would write a frame of lines and nothing else, but for what `state_gather` finds. */
 static int state_sends(State *self)
 {
     return self->packed != NULL && self->way != NULL && !self->settling && !self->shut &&

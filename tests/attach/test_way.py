@@ -190,7 +190,7 @@ def fill(made: Began, room: int) -> int:
     return size - room
 
 
-def reads_later(made: Began, filled: int, seconds: float = 0.1) -> threading.Thread:
+def reads_later(made: Began, filled: int, seconds: float = 0.3) -> threading.Thread:
     """Another thread reads all that comes from then on, until it was so much as the engine's thread has written."""
 
     def work() -> None:
@@ -237,7 +237,7 @@ def test_whoever_fills_it_waits(way: str, room: int, big: int) -> None:
 
 
 @contextmanager
-def alarm(handler: Callable[[], None], seconds: float = 0.05) -> Iterator[None]:
+def alarm(handler: Callable[[], None], seconds: float = 0.2) -> Iterator[None]:
     before = signal.signal(signal.SIGALRM, lambda *_: handler())
     signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
@@ -285,7 +285,7 @@ def test_a_signal_s_handler_that_logs_while_it_is_full(way: str, room: int) -> N
             made.recorder.settle_up()
             waited.append(made.recorder.waiting)
 
-        thread = reads_later(made, fill(made, room), 0.2)
+        thread = reads_later(made, fill(made, room), 0.6)
         try:
             with alarm(handler):
                 made.put(3)
@@ -304,7 +304,7 @@ def test_nobody_reads_any_more_while_it_is_full(way: str, room: int) -> None:
     with begun(way, size=4 * PAGE) as made:
         fill(made, room)
         end, made.pipe.far = made.pipe.far, -1
-        timer = threading.Timer(0.05, os.close, (end,))
+        timer = threading.Timer(0.2, os.close, (end,))
         timer.start()
         made.put(3)
         made.put(1, "x" * 9000)

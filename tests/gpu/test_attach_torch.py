@@ -249,11 +249,12 @@ def test_a_stream_that_is_another_object_each_time_is_told_by_its_number(many: i
         want = []
         for _ in range(4):
             for stream in streams:
-                external = torch.cuda.ExternalStream(stream.cuda_stream)
+                handle = stream.cuda_stream  # 0 is no external stream's: PyTorch makes one of its own then
                 with torch.cuda.stream(stream):
+                    external = torch.cuda.ExternalStream(handle) if handle else torch.cuda.current_stream()
                     for each in (torch.cuda.current_stream(), external, None):
                         torch.cuda.Event().record(each)
-                        want.append(recorder.find_stream(0, stream.cuda_stream))
+                        want.append(recorder.find_stream(0, handle))
     finally:
         calls.uninstall()
     recorder.settle_up()
