@@ -61,25 +61,15 @@ static PyObject *hook_failed(Hook *self, PyObject *result)
 /* What the line will touch comes into the caches while the engine's own function runs. */
 static inline void hook_fetch(Hook *self)
 {
-    State *state = self->state;
-    Packed *packed = state->packed;
     const char *namer = (const char *)self->namer, *names = (const char *)self->names;
     size_t at;
-    for (at = 0; at < sizeof(State); at += 64)
-        FETCH((const char *)state + at);
+    state_fetch(self->state);
     FETCH(self->counter);
     for (at = 0; namer != NULL && at < sizeof(Namer); at += 64)
         FETCH(namer + at);
     if (names != NULL) {
         FETCH(names);
         FETCH(names + 64);
-    }
-    FETCH(mine);
-    FETCH((const char *)mine + 64);
-    if (packed != NULL) {
-        FETCH(packed);
-        FETCH(packed->bytes + packed->used);
-        FETCH(packed->bytes + packed->used + 64);
     }
 }
 
