@@ -136,9 +136,9 @@ static int lives(Hook *self, long code, PyObject *pools, BlockIds *ids)
 }
 
 /* The pools that a `BlockPool` was marked with, a new reference; NULL without an error if it was not. */
-static PyObject *marked(PyObject *pool)
+static PyObject *marked(State *state, PyObject *pool)
 {
-    PyObject *pools = look_up(pool, s__kvsan_pools);
+    PyObject *pools = keep_read(&state->keep, POOLS_OF, pool, s__kvsan_pools);
     if (pools != NULL && (!PyTuple_CheckExact(pools) || PyTuple_GET_SIZE(pools) == 0))
         Py_CLEAR(pools);
     return pools;
@@ -156,7 +156,7 @@ FUNCTION(hook_alloc)
         return hook_slow(self, args, count, kwnames);
     if ((result = hook_original(self, args, count, NULL)) == NULL || PASSES(self))
         return result;
-    if ((pools = marked(args[0])) == NULL)
+    if ((pools = marked(self->state, args[0])) == NULL)
         return PyErr_Occurred() ? hook_failed(self, result) : result;
     self->counter->count++;
     blocks = PySequence_Fast(result, "get_new_blocks gives no blocks");
@@ -183,7 +183,7 @@ FUNCTION(hook_free)
         self->counter->count++;
         return hook_original(self, args, count, NULL);
     }
-    if ((pools = marked(args[0])) == NULL)
+    if ((pools = marked(self->state, args[0])) == NULL)
         return PyErr_Occurred() ? NULL : hook_original(self, args, count, NULL);
     self->counter->count++;
     if ((blocks = PySequence_List(args[1])) == NULL) {
@@ -229,7 +229,7 @@ FUNCTION(hook_touch)
         !(PyList_CheckExact(args[1]) || PyTuple_CheckExact(args[1])) ||
         !holds_blocks(args[1]))
         return hook_slow(self, args, count, kwnames);
-    if ((pools = marked(args[0])) == NULL)
+    if ((pools = marked(self->state, args[0])) == NULL)
         return PyErr_Occurred() ? NULL : hook_original(self, args, count, NULL);
     known = ids_of(args[1], 1, &ids) == 0;
     if (!known && state_failed(self->state, self->where) < 0) {
@@ -247,6 +247,18 @@ FUNCTION(hook_touch)
     return result;
 }
 
+/* Whether a scheduler's workers are elsewhere; -1 with an error. */
+static int is_remote(State *state, PyObject *scheduler)
+{
+    PyObject *found = keep_read(&state->keep, REMOTE_OF, scheduler, s__kvsan_remote);
+    int remote;
+    if (found == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    remote = PyObject_IsTrue(found);
+    Py_DECREF(found);
+    return remote;
+}
+
 /* `Scheduler.schedule()`: counts where something was scheduled; with workers elsewhere Python hands it over */
 FUNCTION(hook_schedule)
 {
@@ -255,7 +267,7 @@ FUNCTION(hook_schedule)
     int there;
     if (PASSES(self))
         return hook_original(self, args, count, kwnames);
-    if (PyVectorcall_NARGS(count) < 1 || (there = is_set(args[0], s__kvsan_remote)) != 0) {
+    if (PyVectorcall_NARGS(count) < 1 || (there = is_remote(self->state, args[0])) != 0) {
         PyErr_Clear();
         return hook_slow(self, args, count, kwnames);
     }

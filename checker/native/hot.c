@@ -182,6 +182,7 @@ static int see_clock(void)
 }
 
 static PyMethodDef functions[] = {
+    {"marked", kept_marked, METH_NOARGS, "What is kept of the engine's objects is looked at again."},
     {"set_up", set_up, METH_VARARGS, "set_up(hazard, held, encoded, lock)"},
 #ifdef KVSAN_METER
     {"meter", meter_read, METH_NOARGS, "[(original, calls, ns), …] since the last time."},

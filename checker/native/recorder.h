@@ -144,7 +144,7 @@ static int State_traverse(State *self, visitproc visit, void *arg)
     Py_VISIT(self->sampling);
     Py_VISIT(self->beside);
     Py_VISIT(self->fault_text);
-    return 0;
+    return keep_traverse(&self->keep, visit, arg);
 }
 
 /* No field: what runs while others are cleared may call a hook. Each cycle goes through a dict, which is cleared. */
@@ -171,6 +171,7 @@ static void State_dealloc(State *self)
     self->way = NULL;
     Py_CLEAR(self->beside);
     Py_CLEAR(self->fault_text);
+    keep_forget(&self->keep);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 

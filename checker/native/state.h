@@ -11,6 +11,7 @@
 #include "common.h"
 #include "here.h"
 #include "../../runtime/native/lock.h"
+#include "kept.h"
 #include "packed.h"
 #include "text.h"
 #include "way.h"
@@ -36,6 +37,7 @@ typedef struct {
     char shut;          /* no line counts any more */
     PyObject *fault_text; /* None, or why kvsan is off */
     unsigned long long serial;
+    Keep keep;
 } State;
 
 /* ── names and times ──────────────────────────────────────────────────────────────────────────────────────────── */
@@ -103,7 +105,7 @@ static inline void state_fetch(State *self)
 {
     Packed *packed = self->packed;
     size_t at;
-    for (at = 0; at < sizeof(State); at += 64)
+    for (at = 0; at < offsetof(State, keep); at += 64)
         FETCH((const char *)self + at);
     FETCH(mine);
     FETCH((const char *)mine + 64);

@@ -83,7 +83,7 @@ static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
         Py_XDECREF(suspects);
     }
     if (!other)
-        told = look_up(runner, s__kvsan_steps);
+        told = keep_read(&state->keep, STEPS_OF, runner, s__kvsan_steps);
     if (other || told == NULL || told == Py_None || is_set(output, s_new_block_ids_to_zero) != 0)
         goto slowly;
     if ((messages = place_read(&place_messages, s_messages, told)) == NULL ||
@@ -251,7 +251,7 @@ FUNCTION(hook_forward)
     result = hook_original(self, args, count, kwnames);
     if (result == NULL || PyVectorcall_NARGS(count) < 1)
         return result;
-    told = look_up(args[0], s__kvsan_steps);
+    told = keep_read(&self->state->keep, STEPS_OF, args[0], s__kvsan_steps);
     open = is_open(told);
     if (open < 0 || (open && (set_open(told, Py_False) < 0 || (self->state->on && forward_line(self, told) < 0))))
         result = hook_failed(self, result);

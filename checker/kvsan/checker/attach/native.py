@@ -34,6 +34,13 @@ def set_up(held: type, encoded: Callable[[list[Any]], bytes]) -> None:
         HOT.set_up(KvsanHazard, held, encoded, lines.IN_C.Lock)
 
 
+def mark(thing: Any, name: str, value: Any) -> None:
+    """Puts something of kvsan's on an object of the engine's, of which hooks in C keep what they read (`kept.h`)."""
+    setattr(thing, name, value)
+    if HOT is not None:
+        HOT.marked()
+
+
 def quick(kind: str, original: Function, slow: Function, recorder: Recorder, hook: Hook, *more: Any) -> Function:
     """A hook that makes the usual call in C and calls `slow`, the same hook in Python, for all others. `slow` where
     there is no C. `more`: what this kind needs, as `Hook` in `hot.c` says.

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
+from kvsan.checker.attach import native
 from kvsan.checker.attach.lines import ALLOC, FREE, TOUCH
 from kvsan.checker.attach.native import quick
 from kvsan.checker.attach.recorder import KvsanHazard
@@ -26,7 +27,7 @@ def mark(engine: Engine, block_pool: Any, pools: Sequence[str]) -> None:
     blocks = int(block_pool.num_gpu_blocks)
     for pool in pools:
         engine.register(pool, blocks)
-    setattr(block_pool, MARK, tuple(pools))
+    native.mark(block_pool, MARK, tuple(pools))
 
 
 def install(engine: Engine) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from kvsan.checker.attach.ledger import Hook
 from kvsan.checker.attach.lines import ACCESS
-from kvsan.checker.attach.native import quick
+from kvsan.checker.attach.native import mark, quick
 from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm.engine import Engine, argument, place, site
 from kvsan.checker.attach.vllm.groups import group_of
@@ -59,7 +59,7 @@ def hook_runner(engine: Engine, module: Any, *, inside: bool) -> None:
                     setup.fired()
                     engine.device_pool = engine.pool_of_rank("gpu", self.vllm_config.parallel_config)
                     setattr(self, _CONFIG, config((self, *args), kwargs))
-                    setattr(self, _STEPS, None)  # a small cache comes first where graphs are profiled
+                    mark(self, _STEPS, None)  # a small cache comes first where graphs are profiled
             return original(self, *args, **kwargs)
 
         return wrapper
@@ -99,7 +99,7 @@ def _told(engine: Engine, runner: Any) -> Told:
     messages = Messages(crosses=any(group.kind == "cross" for group in groups))
     told = Told(pool, messages, engine.hook("vllm.forward"))
     engine.recorder.follow(told.name, Steps(groups, blocks, pool))
-    setattr(runner, _STEPS, told)
+    mark(runner, _STEPS, told)
     return told
 
 

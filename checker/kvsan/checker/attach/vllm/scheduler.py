@@ -11,7 +11,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from kvsan.checker.attach.native import quick
+from kvsan.checker.attach.native import mark, quick
 from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm import pools
 from kvsan.checker.attach.vllm.engine import Engine
@@ -64,7 +64,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
                     pools.mark(engine, block_pool, engine.pools("gpu", config.parallel_config))
                     backend = getattr(config.parallel_config, "distributed_executor_backend", None)
                     remote = backend not in _HERE
-                    setattr(self, _REMOTE, remote)
+                    mark(self, _REMOTE, remote)
                     if remote:  # the forwards are lines of other processes, and expected there
                         engine.hook("vllm.forward").expected = False
                     engine.require(config, worker=False)
