@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import permutations
 from random import Random
+from typing import Any
 
-from gpu.vllm_cost import STATES, differences, place
+from gpu.vllm_cost import STATES, differences, place, together
 
 
 def made(added: float, first: float, seed: int = 5, rounds: int = 60) -> dict[str, list[dict[str, float]]]:
@@ -42,3 +43,19 @@ def test_two_states_that_are_the_same_stay_so() -> None:
 def test_without_such_a_place_nothing_is_taken_off() -> None:
     found = differences(made(50, 0), "on", "off")
     assert abs(found["placed_us"][0] - found["step_us"][0]) < 15
+
+
+def test_both_windows_of_off_tell_more_than_one() -> None:
+    rows = made(50, 200)
+    together(rows, [])
+    middle, low, high = differences(rows, "on", "both")["placed_us"]
+    assert low < 50 < high
+    assert abs(middle - 50) < 15
+
+
+def test_steps_of_both_are_those_of_the_two() -> None:
+    rounds: list[dict[str, Any]] = [
+        {state: {"wall": [at, at + 1.0], "kind": ["0", "1"]} for at, state in enumerate(STATES)}
+    ]
+    together({state: [] for state in STATES}, rounds)
+    assert rounds[0]["both"] == {"wall": [1, 2.0, 2, 3.0], "kind": ["0", "1", "0", "1"]}

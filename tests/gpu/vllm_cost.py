@@ -7,9 +7,9 @@ a load has come are many and short, and how many they are depends on what is mea
 
 Three states take turns, in another order each round: `on`; `off`, the session paused: the originals are back in the
 place of all that was hooked; and `again`, which is `off` once more: what `again` adds to `off` is nothing but noise,
-and says how much of it the other differences hold. Reported: for each two of them the median over the rounds of what
-the one adds to the other, with the interval that holds it with 95 % (order statistics, no assumption on the shape of
-the noise). The first window of a round takes some 200 µs a step more than the others, which find its prefixes in the
+and says how much of it the other differences hold. `both` is those two together, against which `on` is told best.
+Reported: for each two of them the median over the rounds of what the one adds to the other, with the interval that
+holds it with 95 % (order statistics, no assumption on the shape of the noise). The first window of a round takes some 200 µs a step more than the others, which find its prefixes in the
 GPU's blocks: `placed_us` is a window's time less what windows of its place in the round are above their round's median,
 so that the same difference has half the interval. `steps` compares single steps with those at the same place of their
 round's windows, in bulk and tail (`benchmarks/estimate.py`), by wall time and by processor time of the engine's thread.
@@ -160,6 +160,14 @@ def place(rows: dict[str, list[dict[str, float]]]) -> None:
         row["placed_us"] = row["step_us"] - statistics.median(above[row["place"]])
 
 
+def together(rows: dict[str, list[dict[str, float]]], rounds: list[dict[str, Any]]) -> None:
+    """A state `both` in each round: the means of its windows `off` and `again`, and the steps of both."""
+    pairs = zip(rows["off"], rows["again"], strict=True)
+    rows["both"] = [{key: (off[key] + again[key]) / 2 for key in off} for off, again in pairs]
+    for one in rounds:
+        one["both"] = {key: one["off"][key] + one["again"][key] for key in one["off"]}
+
+
 def by_steps(rounds: list[dict[str, Any]], base: str, mode: str) -> dict[str, Any]:
     """What `mode` adds to a step of `base`: bulk, tail and their sum, µs and percent, by both clocks. A round has each
     state's window: its steps' times by each clock, and their places (`kind`).
@@ -299,7 +307,15 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
     parts = [(state, "off") for state in states if state in PARTS]
     for this, other in (("on", "off"), ("on", "again"), ("again", "off"), *parts):
         summary[f"{this}_over_{other}"] = differences(rows, this, other)
-    pairs = [("off", "on"), ("again", "on"), ("off", "again"), *(("off", state) for state in states if state in PARTS)]
+    together(rows, each)
+    summary["on_over_both"] = differences(rows, "on", "both")
+    pairs = [
+        ("both", "on"),
+        ("off", "on"),
+        ("again", "on"),
+        ("off", "again"),
+        *(("off", state) for state in states if state in PARTS),
+    ]
     summary["steps"] = {f"{mode}_over_{base}": by_steps(each, base, mode) for base, mode in pairs}
     summary.update({state: medians(rows[state]) for state in rows})
     if meter is not None:
@@ -315,7 +331,7 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
     found = outcome(options)
     summary["saw"] = {key: found[key] for key in ("verdict", "why", "hazards")}  # most of the run was not seen
     for key, name in (("step_us", "each"), ("median_step_us", "each_median"), ("place", "places")):
-        summary[name] = {state: [round(row[key], 1) for row in rows[state]] for state in rows}
+        summary[name] = {state: [round(row[key], 1) for row in rows[state]] for state in states}
     return {**found, **summary, "verdict": "not asked", "hazards": {}, "why": []}
 
 
