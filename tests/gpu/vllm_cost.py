@@ -9,15 +9,16 @@ Three states take turns, in another order each round: `on`; `off`, the session p
 place of all that was hooked; and `again`, which is `off` once more: what `again` adds to `off` is nothing but noise,
 and says how much of it the other differences hold. `both` is those two together, against which `on` is told best.
 Reported: for each two of them the median over the rounds of what the one adds to the other, with the interval that
-holds it with 95 % (order statistics, no assumption on the shape of the noise). The first window of a round takes some 200 µs a step more than the others, which find its prefixes in the
-GPU's blocks: `placed_us` is a window's time less what windows of its place in the round are above their round's median,
-so that the same difference has half the interval. `steps` compares single steps with those at the same place of their
-round's windows, in bulk and tail (`benchmarks/estimate.py`), by wall time and by processor time of the engine's thread.
+holds it with 95 % (order statistics, no assumption on the shape of the noise). The first window of a round takes some
+200 µs a step more than the others, which find its prefixes in the GPU's blocks: `placed_us` is a window's time less
+what windows of its place in the round are above their round's median, so that the same difference has half the
+interval. `steps` compares single steps with those at the same place of their round's windows, in bulk and tail
+(`benchmarks/estimate.py`), by wall time and by processor time of the engine's thread.
 
-A window that follows on a throw of the switch took some 45 µs a step more than one that did not, in either state, and
+A window that followed on a throw of the switch took some 45 µs a step more than one that did not, in either state, and
 `on` follows on one twice as often: classes have changed then, and Python finds their attributes the slow way until
-it has met them some fifty times. A debug session is not thrown, so after each change of the state some prompts are
-served that do not count (`settle`).
+it has met them some fifty times. A debug session is not thrown, so before each window some prompts are served that do
+not count (`settle`).
 
 What stays in `off`: events and queues that were made as stand-ins (their methods are the originals again, their class
 is not), and names that were taken from a module before. An event that is made while the session is paused is PyTorch's
