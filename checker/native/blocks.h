@@ -247,18 +247,6 @@ FUNCTION(hook_touch)
     return result;
 }
 
-/* Whether a scheduler's workers are elsewhere; -1 with an error. */
-static int is_remote(State *state, PyObject *scheduler)
-{
-    PyObject *found = keep_read(&state->keep, REMOTE_OF, scheduler, s__kvsan_remote);
-    int remote;
-    if (found == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    remote = PyObject_IsTrue(found);
-    Py_DECREF(found);
-    return remote;
-}
-
 /* `Scheduler.schedule()`: counts where something was scheduled; with workers elsewhere Python hands it over */
 FUNCTION(hook_schedule)
 {
@@ -267,7 +255,8 @@ FUNCTION(hook_schedule)
     int there;
     if (PASSES(self))
         return hook_original(self, args, count, kwnames);
-    if (PyVectorcall_NARGS(count) < 1 || (there = is_remote(self->state, args[0])) != 0) {
+    if (PyVectorcall_NARGS(count) < 1 ||
+        (there = is_true(keep_read(&self->state->keep, REMOTE_OF, args[0], s__kvsan_remote))) != 0) {
         PyErr_Clear();
         return hook_slow(self, args, count, kwnames);
     }

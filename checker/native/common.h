@@ -14,11 +14,12 @@
 #define NAMES_USED(X)                                                                                                  \
     X(_ended) X(settle_up) X(fault) X(returned) X(thread_name) X(_refer) X(_otherwise) X(append) X(block_id)           \
     X(ref_cnt) X(is_null) X(_kvsan_name) X(_kvsan_pools) X(_kvsan_remote) X(kvsan_token) X(non_blocking)               \
-    X(total_num_scheduled_tokens) X(load_gpu_blocks) X(store_gpu_blocks) X(_turn) X(hook) X(messages) X(name) X(pool)   \
-    X(suspects) X(device_pool) X(current_stream) X(cuda_stream) X(device_index) X(stream_id) X(_kvsan_steps) X(open) X(_kvsan_empty) X(count)       \
-    X(_before) X(_crosses) X(scheduled_cached_reqs) X(num_scheduled_tokens) X(scheduled_new_reqs) X(finished_req_ids)  \
-    X(req_ids) X(req_id) X(block_ids) X(new_block_ids) X(num_computed_tokens) X(resumed_req_ids) X(new_block_ids_to_zero) X(forward)          \
-    X(stream) X(compute) X(put) X(get) X(_recorder) X(_places) X(_tokens) X(_align) X(_append) X(_look) X(_pop)        \
+    X(total_num_scheduled_tokens) X(load_gpu_blocks) X(store_gpu_blocks) X(_turn) X(hook) X(messages) X(name)          \
+    X(pool) X(suspects) X(device_pool) X(current_stream) X(cuda_stream) X(device_index) X(stream_id)                   \
+    X(_kvsan_steps) X(open) X(_kvsan_empty) X(count) X(_before) X(_crosses) X(scheduled_cached_reqs)                   \
+    X(num_scheduled_tokens) X(scheduled_new_reqs) X(finished_req_ids) X(req_ids) X(req_id) X(block_ids)                \
+    X(new_block_ids) X(num_computed_tokens) X(resumed_req_ids) X(new_block_ids_to_zero) X(forward) X(stream)           \
+    X(compute) X(put) X(get) X(_recorder) X(_places) X(_tokens) X(_align) X(_append) X(_look) X(_pop)                  \
     X(_given_hook) X(_seen_hook) X(list) X(__qualname__) X(_put) X(_get) X(queue) X(q)
 
 #define X(name) static PyObject *s_##name;
@@ -129,16 +130,21 @@ static inline int place_write(Place *place, PyObject *name, PyObject *object, Py
     return PyObject_SetAttr(object, name, value);
 }
 
-/* 1 if the attribute is there and true, 0 if not, -1 with an error. */
-static HOT int is_set(PyObject *object, PyObject *name)
+/* 1 if what was looked up is there and true, 0 if not, -1 with an error. Its reference is taken over. */
+static inline int is_true(PyObject *found)
 {
-    PyObject *found = look_up(object, name);
     int answer;
     if (found == NULL)
         return PyErr_Occurred() ? -1 : 0;
     answer = PyObject_IsTrue(found);
     Py_DECREF(found);
     return answer;
+}
+
+/* The same of an attribute. */
+static HOT int is_set(PyObject *object, PyObject *name)
+{
+    return is_true(look_up(object, name));
 }
 
 /* The error that is set, with its traceback, taken off; a new reference. */

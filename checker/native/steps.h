@@ -44,13 +44,7 @@ static int set_open(PyObject *told, PyObject *open)
 /* Whether the forward of what was told has not passed yet; -1 with an error. */
 static int is_open(PyObject *told)
 {
-    PyObject *now = told == NULL || told == Py_None ? NULL : place_read(&place_open, s_open, told);
-    int open;
-    if (now == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    open = PyObject_IsTrue(now);
-    Py_DECREF(now);
-    return open;
+    return is_true(told == NULL || told == Py_None ? NULL : place_read(&place_open, s_open, told));
 }
 
 /* `engine.device_pool = pool`, which it mostly is. 0, or -1 with an error. */
