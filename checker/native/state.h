@@ -228,9 +228,11 @@ static COLD int state_sends_rest(State *self, Py_ssize_t sent)
 {
     PyObject *way = Py_NewRef((PyObject *)self->way), *lines, *done;
     self->way->torn = 1; /* until it is whole: a signal's handler may raise */
+    self->way->writing = 1; /* a handler may run before the first line of `rest`, and ask: that is `BusyError` */
     self->settling = 1;
     lines = Packed_take(self->packed, NULL);
     done = lines == NULL ? NULL : PyObject_CallMethod(way, "rest", "On", lines, sent);
+    ((Way *)way)->writing = 0; /* if it was raised in before that line */
     self->settling = 0;
     Py_XDECREF(lines);
     Py_DECREF(way);

@@ -5,8 +5,10 @@ The other end is in this process. *C*: lines are packed and C writes them; *Pyth
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import gc
+import operator
 import os
 import pickle
 import signal
@@ -17,6 +19,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +34,7 @@ from kvsan.checker.attach.ledger import Ledger
 from kvsan.checker.attach.lines import ALLOC, DROP, GET, GONE, HELD, PUT, SETTLED, SYNC, TOLD, decoded
 from kvsan.checker.attach.native import HOT
 from kvsan.checker.attach.recorder import Recorder
-from kvsan.checker.beside.pipe import FRAME, LINES, NEWS, Pipe, Way
+from kvsan.checker.beside.pipe import FRAME, LINES, NEWS, BusyError, Pipe, Way
 
 WAYS = pytest.mark.parametrize(
     "way", ["python", pytest.param("c", marks=pytest.mark.skipif(HOT is None, reason="the C hooks are not built"))]
@@ -296,6 +299,42 @@ def test_a_signal_s_handler_that_logs_while_it_is_full(way: str, room: int) -> N
             joined(thread)
         assert made.recorder.fault_text is None
         assert made.tokens() == ["t"] * 3 + ["x" * 9000] + ["signal"] * 6
+
+
+@IN_C
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_signal_that_waited_while_c_wrote_finds_it_busy(raises: bool) -> None:
+    """Its handler runs at the entry of `rest`: who asks then (the summary of a SIGTERM) is told to come later, and not
+    that the pipe is broken, which would end the process beside.
+    """
+    with begun("c", size=4 * PAGE) as made:
+        recorder, said = made.recorder, list[BaseException]()
+        recorder.batch = 99
+        recorder.hand_on("m")  # the thread's name is known to C, so nothing of Python's runs before `rest`
+        recorder.put("x" * 9000)
+        recorder.batch = 1
+
+        def handler(*_: object) -> None:
+            try:
+                made.pipe._put(NEWS, b"")
+            except Exception as error:
+                said.append(error)
+            if raises:
+                raise Stop
+
+        before = signal.signal(signal.SIGUSR1, handler)
+        thread = reads_later(made, fill(made, PAGE))
+        try:
+            calls = [partial(ctypes.PyDLL(None)["raise"], int(signal.SIGUSR1)), partial(recorder.hand_on, "q")]
+            with pytest.raises(Stop) if raises else nullcontext():
+                list(map(operator.call, calls))  # no line of Python between the two
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+            joined(thread)
+        assert [type(error) for error in said] == [BusyError]
+        assert not made.pipe._writing
+        assert made.pipe._torn is raises
+        assert (recorder.fault_text is None) is not raises
 
 
 @WAYS
