@@ -104,9 +104,13 @@ static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
         Py_CLEAR(told);
     return told;
 slowly:
+    Py_XDECREF(messages);
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) { /* a signal's handler raised: it is the engine's */
+        Py_XDECREF(told);
+        return NULL;
+    }
     PyErr_Clear();
     Py_XDECREF(told);
-    Py_XDECREF(messages);
     return PyObject_CallFunctionObjArgs(part(self, BEGIN_SLOWLY), runner, output, NULL);
 }
 

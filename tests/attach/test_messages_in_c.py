@@ -159,3 +159,28 @@ def test_a_count_that_cannot_be_kept_is_a_fault_and_not_told_twice() -> None:
     assert "no count" in (runner.recorder.fault_text or "")
     assert runner.slowly == 0
     assert runner.messages() == []
+
+
+@pytest.mark.parametrize("field", ["finished_req_ids", "scheduled_new_reqs", "scheduled_cached_reqs", "kvsan_token"])
+def test_what_a_signal_s_handler_raises_is_the_engine_s(field: str) -> None:
+    """In a property of a message, say: Ctrl-C is not let go, and the message not taken a second time."""
+
+    class Interrupted:
+        asked = 0
+
+        def __init__(self, output: Any) -> None:
+            self._output = output
+
+        def __getattr__(self, name: str) -> Any:
+            if name == field:
+                Interrupted.asked += 1
+                if Interrupted.asked == 1:
+                    raise KeyboardInterrupt
+            return getattr(self._output, name)
+
+    runner = Runner()
+    with pytest.raises(KeyboardInterrupt):
+        runner.step(runner, Interrupted(Server(1).output()))
+    assert Interrupted.asked == 1
+    assert runner.slowly == 0
+    assert runner.recorder.on
