@@ -20,7 +20,7 @@
     X(num_scheduled_tokens) X(scheduled_new_reqs) X(finished_req_ids) X(req_ids) X(req_id) X(block_ids)                \
     X(new_block_ids) X(num_computed_tokens) X(resumed_req_ids) X(new_block_ids_to_zero) X(forward) X(stream)           \
     X(compute) X(put) X(get) X(_recorder) X(_places) X(_tokens) X(_align) X(_append) X(_look) X(_pop)                  \
-    X(_given_hook) X(_seen_hook) X(list) X(__qualname__) X(_put) X(_get) X(queue) X(q)
+    X(_given_hook) X(_seen_hook) X(list) X(__qualname__) X(_put) X(_foreign) X(_get) X(queue) X(q)
 
 #define X(name) static PyObject *s_##name;
 NAMES_USED(X)

@@ -13,13 +13,14 @@
 typedef struct {
     PyObject_HEAD
     PyObject *token, *item;
-    Py_ssize_t ops; /* as a `Slot` has them */
+    Py_ssize_t ops;     /* as a `Slot` has them */
+    Py_ssize_t session; /* `State.sessions` */
 } Stamped;
 
 static PyTypeObject StampedType;
 
 /* References of both are new ones. */
-static Stamped *stamped_made(PyObject *token, PyObject *item, Py_ssize_t ops)
+static Stamped *stamped_made(PyObject *token, PyObject *item, Py_ssize_t ops, Py_ssize_t session)
 {
     Stamped *self = PyObject_GC_New(Stamped, &StampedType);
     if (self == NULL)
@@ -27,20 +28,21 @@ static Stamped *stamped_made(PyObject *token, PyObject *item, Py_ssize_t ops)
     self->token = Py_NewRef(token);
     self->item = Py_NewRef(item);
     self->ops = ops;
+    self->session = session;
     PyObject_GC_Track(self);
     return self;
 }
 
 static PyObject *Stamped_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"token", "planned", "item", NULL};
+    static char *names[] = {"token", "planned", "item", "session", NULL};
     PyObject *token, *planned, *item;
-    Py_ssize_t ops;
+    Py_ssize_t ops, session;
     (void)type; /* it has no subclasses */
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOO:Stamped", names, &token, &planned, &item) ||
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOn:Stamped", names, &token, &planned, &item, &session) ||
         (ops = ops_of(planned)) < 0)
         return NULL;
-    return (PyObject *)stamped_made(token, item, ops);
+    return (PyObject *)stamped_made(token, item, ops, session);
 }
 
 static PyObject *Stamped_planned(Stamped *self, void *unused)
@@ -68,6 +70,7 @@ static void Stamped_dealloc(Stamped *self)
 static PyMemberDef Stamped_members[] = {
     {"token", T_OBJECT_EX, offsetof(Stamped, token), READONLY, NULL},
     {"item", T_OBJECT_EX, offsetof(Stamped, item), READONLY, NULL},
+    {"session", T_PYSSIZET, offsetof(Stamped, session), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -128,14 +131,14 @@ static PyObject *Queue_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 /* The item with its token; NULL with an error. */
 static PyObject *queue_stamp(Queue *self, PyObject *item)
 {
-    Py_ssize_t ops = 0;
+    Py_ssize_t ops = 0, session = self->state->sessions;
     PyObject *token, *stamped;
     FETCH(self->put_hook);
     state_fetch(self->state);
     self->put_hook->count++;
     if ((token = handed_on(self->state, s_q, &ops)) == NULL)
         return NULL;
-    stamped = (PyObject *)stamped_made(token, item, ops);
+    stamped = (PyObject *)stamped_made(token, item, ops, session);
     Py_DECREF(token);
     return stamped;
 }
@@ -189,7 +192,10 @@ static PyObject *Queue_get(Queue *self, PyObject *const *args, Py_ssize_t given,
     FETCH(self->get_hook);
     state_fetch(self->state);
     item = Py_NewRef(stamped->item);
-    if (plan_set(self->plan, stamped->ops) == 0) {
+    if (stamped->session != self->state->sessions) {
+        if (plan_set(self->plan, 0) == 0)
+            done = PyObject_CallMethodNoArgs((PyObject *)self, s__foreign);
+    } else if (plan_set(self->plan, stamped->ops) == 0) {
         self->get_hook->count++;
         done = State_taken(self->state, stamped->token);
     }

@@ -194,6 +194,7 @@ static PyMemberDef State_members[] = {
     {"blocked", T_PYSSIZET, offsetof(State, blocked), 0, NULL},
     {"streams_gone", T_PYSSIZET, offsetof(State, gone), 0, NULL},
     {"_size", T_PYSSIZET, offsetof(State, size), 0, NULL},
+    {"sessions", T_PYSSIZET, offsetof(State, sessions), 0, NULL},
     {"_count", T_PYSSIZET, offsetof(State, count), 0, NULL},
     {"prefix", T_OBJECT_EX, offsetof(State, prefix), 0, NULL},
     {"_tokens", T_PYSSIZET, offsetof(State, tokens), 0, NULL},

@@ -23,6 +23,7 @@ typedef struct {
     PyObject *queue;  /* a deque or a `Packed`, and its `append` */
     PyObject *append;
     Packed *packed; /* the same, if it is one */
+    Py_ssize_t sessions; /* so many have begun */
     Py_ssize_t count, batch, blocked, sealed, gone, size;
     PyObject *dead_threads, *dead_events; /* deques */
     PyObject *now;

@@ -7,6 +7,8 @@
 #ifndef KVSAN_WAY_H
 #define KVSAN_WAY_H
 
+#include <errno.h>
+#include <signal.h>
 #include <sys/uio.h>
 
 #include "common.h"
@@ -31,6 +33,26 @@ static inline int way_is_free(const Way *self)
            self->changes != NULL && self->changes->count == self->known;
 }
 
+/* `writev` that no signal tells that nobody reads: the engine may have SIGPIPE end its process. */
+static ssize_t write_quietly(int to, const struct iovec *parts, int count)
+{
+    ssize_t sent;
+#ifdef __linux__
+    const struct timespec at_once = {0, 0};
+    sigset_t broken, before;
+    sigemptyset(&broken);
+    sigaddset(&broken, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &broken, &before);
+    sent = writev(to, parts, count);
+    while (sent < 0 && errno == EPIPE && sigtimedwait(&broken, NULL, &at_once) < 0 && errno == EINTR)
+        errno = EPIPE;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+#else
+    sent = writev(to, parts, count);
+#endif
+    return sent;
+}
+
 #define FRAME_HEAD 5 /* its length and its sort, as `pipe.FRAME` */
 
 /* Writes a frame of lines as far as the pipe takes it: so many bytes, or -1 if none. */
@@ -44,7 +66,7 @@ static ssize_t way_write(const Way *self, unsigned char *lines, size_t size)
     for (i = 0; i < 4; i++)
         head[i] = (unsigned char)(size >> (8 * i));
     head[4] = 0; /* `pipe.LINES` */
-    return writev(self->to, parts, 2);
+    return write_quietly(self->to, parts, 2);
 }
 
 static PyObject *Way_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)

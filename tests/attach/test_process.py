@@ -202,6 +202,32 @@ def test_a_killed_process_leaves_a_trace_that_is_not_clean(tmp_path: Path) -> No
 # ── children ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_an_engine_that_ends_by_sigpipe_does_not_end_by_ours(tmp_path: Path, asked: bool) -> None:
+    """Its own broken pipes end it, as before. `asked`: lines wait, or are handed over."""
+    body = """
+run(fenced=True)
+debug.recorder.settle_up()
+os.kill(debug.side.pipe.pid, signal.SIGKILL)
+time.sleep(0.3)
+for _ in range(2000):
+    debug.recorder.hand_on("t")
+if ASKED:
+    debug.recorder.settle_up()
+print("alive", debug.recorder.fault_text, flush=True)
+read, write = os.pipe()
+os.close(read)
+os.write(write, b"x")
+print("unreached", flush=True)
+""".replace("ASKED", str(asked))
+    engine = start(tmp_path, body, before="import signal; signal.signal(signal.SIGPIPE, signal.SIG_DFL)\n")
+    said, errors = engine.communicate(timeout=60)
+    assert "alive kvsan turned itself off" in said, errors
+    assert "BrokenPipeError" in said
+    assert "unreached" not in said
+    assert engine.returncode == -signal.SIGPIPE
+
+
 def test_a_forked_child_has_its_own_log(tmp_path: Path) -> None:
     body = """
 run(fenced=True)

@@ -85,7 +85,7 @@ def test_an_item_comes_out_as_it_went_in(made: Setup, at: int) -> None:
 
 def test_an_item_may_be_stamped_itself(made: Setup) -> None:
     """One queue's items in another, as `Stamped` has them."""
-    inside = Stamped("t", None, "item")
+    inside = Stamped("t", None, "item", 0)
     made.queue.put(inside)
     assert made.queue.get() is inside
     assert made.kinds == ["put", "get"]
@@ -110,6 +110,24 @@ def test_the_word_to_stop_is_no_job(made: Setup) -> None:
     assert [*plans, made.plan.planned] == [0, None]
     assert made.kinds == ["put", "get"]
     assert (made.put.count, made.get.count) == (1, 1)
+
+
+def test_a_job_of_another_session_is_nobody_s(made: Setup) -> None:
+    """A forked child takes what its parent has put, say: the op at which that was decided is none of its log."""
+    for _ in range(3):
+        made.queue.put("before")
+    made.queue.get()
+    plans = [made.plan.planned]
+    made.recorder.listen([made.log])
+    made.log.ops.clear()
+    assert [made.queue.get(), made.queue.get()] == ["before", "before"]
+    plans.append(made.plan.planned)
+    made.queue.put("after")
+    assert made.queue.get() == "after"
+    assert [plan is None for plan in (*plans, made.plan.planned)] == [False, True, False]
+    assert made.kinds == ["put", "get"]
+    assert made.recorder.ledger.edges == 2
+    assert dict(made.recorder.ledger.words) == {"a job that was put before this session began": 2}
 
 
 def test_who_is_off_puts_items_as_they_are(made: Setup) -> None:
@@ -473,9 +491,9 @@ def test_types_that_are_given_something_else() -> None:
         with pytest.raises((ValueError, TypeError, OverflowError)):
             made.plan.planned = planned  # type: ignore[assignment]
         with pytest.raises((ValueError, TypeError, OverflowError)):
-            Stamped("t", planned, None)  # type: ignore[arg-type]
-    stamped = Stamped("t", 5, made)
+            Stamped("t", planned, None, 0)  # type: ignore[arg-type]
+    stamped = Stamped("t", 5, made, 0)
     assert (stamped.token, stamped.planned, stamped.item) == ("t", 5, made)
-    assert Stamped("t", None, None).planned is None
+    assert Stamped("t", None, None, 0).planned is None
     with pytest.raises(TypeError):
         HOT.Queue.put(5, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,11 +132,25 @@ def test_in_a_pause_the_originals_are_back(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_copies_with_parameters_of_unknown_origin_are_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
     with attached(monkeypatch) as vllm:
-        import sys
-
         module: Any = sys.modules["vllm.v1.simple_kv_offload.copy_backend"]
         module.copy_blocks([1], [2], SimpleNamespace(attrs=SimpleNamespace(srcAccessOrder=3)))
         assert vllm.recorder.ledger.copies == 1
+
+
+@pytest.mark.parametrize("ids", [iter([1]), None, 5])
+@pytest.mark.parametrize("which", ["copy_blocks", "zero_block_ids"])
+def test_ids_that_cannot_be_counted_are_a_fault_and_not_the_engine_s(
+    monkeypatch: pytest.MonkeyPatch, which: str, ids: Any
+) -> None:
+    """The engine has made its call by then."""
+    with attached(monkeypatch) as vllm:
+        module: Any = sys.modules["vllm.v1.simple_kv_offload.copy_backend"]
+        if which == "copy_blocks":
+            module.copy_blocks(ids, ids, SimpleNamespace(attrs=SimpleNamespace(srcAccessOrder=3)))
+        else:
+            fake.KVBlockZeroer().zero_block_ids(ids)
+        assert "TypeError" in (vllm.recorder.fault_text or "")
+        assert not vllm.recorder.on
 
 
 def swap(*args: Any, **kwargs: Any) -> None:

@@ -229,6 +229,7 @@ class Core(State):
         self._hearers = self._sinks if beside is None else (*self._sinks, beside)
         self.batch = batch
         self._count = self._worked = 0
+        self.sessions += 1
         self._queue = deque() if beside is None else packed_queue()
         self._size = 0
         self._out.clear()

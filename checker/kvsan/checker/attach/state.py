@@ -35,6 +35,8 @@ if TYPE_CHECKING or HOT is None:
         """Counts an engine's steps, where it tells of them (`torch/sampling.py`)."""
         prefix: str
         thread_name: Callable[[], str]
+        sessions = 0
+        """How many have begun: what was put in one is nobody's in the next."""
         _count = 0
         _tokens = 0
         _sealed = -1

@@ -17,12 +17,13 @@ import fcntl
 import os
 import pickle
 import select
+import signal
 import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -258,7 +259,8 @@ class Pipe(Way):
         head = FRAME.pack(len(data), sort)
         self._torn = True  # until it is whole: a signal's handler may raise
         try:
-            done = os.writev(self._to, (head, data))
+            with _quietly():
+                done = os.writev(self._to, (head, data))
         except BlockingIOError:
             done = 0
         if done < len(head) + len(data):
@@ -271,7 +273,7 @@ class Pipe(Way):
         room.register(self._to, select.POLLOUT)
         while rest:
             room.poll()
-            with suppress(BlockingIOError):
+            with suppress(BlockingIOError), _quietly():
                 rest = rest[os.write(self._to, rest) :]
 
     def _launch(self) -> None:
@@ -324,6 +326,22 @@ class Pipe(Way):
         for fd in ends:
             if fd >= 0:
                 os.close(fd)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """No signal tells that nobody reads: the engine may have SIGPIPE end its process."""
+    if not hasattr(signal, "sigtimedwait"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    try:
+        yield
+    except BrokenPipeError:
+        signal.sigtimedwait({signal.SIGPIPE}, 0)
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _pipe() -> tuple[int, int]:

@@ -17,11 +17,12 @@ from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 if TYPE_CHECKING or HOT is None:
 
     class Stamped(NamedTuple):
-        """What is put: its token, the op at which it was decided, and the thing."""
+        """What is put: its token, the op at which it was decided, the thing, and the session (`State.sessions`)."""
 
         token: str
         planned: int | None
         item: Any
+        session: int
 
     class Plan(threading.local):
         """For the thread that took a job from a queue: the op at which that job was decided."""
@@ -53,8 +54,9 @@ class Queue(_Fields):
         if item is not None and recorder.on:  # None is the word to stop
             try:
                 self._put_hook.count += 1
+                session = recorder.sessions
                 token, planned = recorder.hand_on_at("q")
-                given = Stamped(token, planned, item)
+                given = Stamped(token, planned, item, session)
             except KvsanHazard:
                 raise
             except Exception as error:
@@ -66,8 +68,12 @@ class Queue(_Fields):
         if type(found) is not Stamped:  # the word to stop, or put in a pause
             self._plan.planned = None
             return found
-        item, self._plan.planned = found.item, found.planned
+        own = found.session == self._recorder.sessions
+        item, self._plan.planned = found.item, found.planned if own else None
         try:
+            if not own:
+                self._foreign()
+                return item
             self._get_hook.count += 1
             self._recorder.taken(found.token)
         except KvsanHazard:
@@ -75,6 +81,10 @@ class Queue(_Fields):
         except Exception as error:
             self._recorder.fault("queue", error)
         return item
+
+    def _foreign(self) -> None:
+        """A job of an earlier session, or of the process that this one was forked from: op and token are theirs."""
+        self._recorder.unseen(edges=1, what="a job that was put before this session began")
 
     put, get = (_put, _get) if HOT is None else (HOT.Queue.put, HOT.Queue.get)
 

@@ -261,10 +261,11 @@ def _zeroer(engine: Engine, module: ModuleType) -> None:
 
         def wrapper(self: Any, block_ids: Any, *args: Any, **kwargs: Any) -> Any:
             done = original(self, block_ids, *args, **kwargs)
-            if len(block_ids) and recorder.on:
+            if recorder.on:
                 with recorder.guard("vllm.zero"):
-                    hook.fired()
-                    if getattr(self, "_meta", True) is not None:
+                    some = len(block_ids) > 0
+                    hook.count += some
+                    if some and getattr(self, "_meta", True) is not None:
                         pool, on = engine.device_pool, engine.current_stream("compute")
                         recorder.access("zero", on=on, writes={pool: list(block_ids)}, site=where)
             return done

@@ -95,9 +95,10 @@ class Copies:
         recorder, where = self._engine.recorder, site(original)
 
         def issued(src_block_ids: Any, dst_block_ids: Any, params: Any) -> None:
-            if recorder.on and len(src_block_ids):
+            if recorder.on:
                 try:
-                    self._log(src_block_ids, dst_block_ids, params, where)
+                    if len(src_block_ids):
+                        self._log(src_block_ids, dst_block_ids, params, where)
                 except KvsanHazard:
                     raise
                 except Exception as error:
