@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from argparse import Namespace
 from itertools import permutations
+from pathlib import Path
 from random import Random
 from typing import Any
 
-from gpu.vllm_cost import STATES, differences, place, together
+from gpu.vllm_cost import STATES, differences, keep, place, together
 
 
 def made(added: float, first: float, seed: int = 5, rounds: int = 60) -> dict[str, list[dict[str, float]]]:
@@ -59,3 +63,12 @@ def test_steps_of_both_are_those_of_the_two() -> None:
     ]
     together({state: [] for state in STATES}, rounds)
     assert rounds[0]["both"] == {"wall": [1, 2.0, 2, 3.0], "kind": ["0", "1", "0", "1"]}
+
+
+def test_the_steps_of_a_run_are_kept(tmp_path: Path) -> None:
+    rounds: list[dict[str, Any]] = [{"on": {"wall": [1.26, 2.0], "cpu": [1.0, 2.04], "kind": ["0", "1"]}}]
+    keep(Namespace(out=str(tmp_path / "results.jsonl"), name="cost"), rounds)
+    with gzip.open(tmp_path / "cost.steps.json.gz", "rt") as file:
+        assert json.load(file) == [{"on": {"wall": [1.3, 2.0], "cpu": [1.0, 2.0]}}]
+    keep(Namespace(out="", name="nowhere"), rounds)
+    assert [path.name for path in tmp_path.iterdir()] == ["cost.steps.json.gz"]

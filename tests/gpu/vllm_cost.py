@@ -38,6 +38,8 @@ hook alone.
 from __future__ import annotations
 
 import argparse
+import gzip
+import json
 import os
 import statistics
 import time
@@ -45,6 +47,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import permutations
 from math import comb
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -167,6 +170,18 @@ def together(rows: dict[str, list[dict[str, float]]], rounds: list[dict[str, Any
     rows["both"] = [{key: (off[key] + again[key]) / 2 for key in off} for off, again in pairs]
     for one in rounds:
         one["both"] = {key: one["off"][key] + one["again"][key] for key in one["off"]}
+
+
+def keep(options: argparse.Namespace, rounds: list[dict[str, Any]]) -> None:
+    """The steps of all windows, µs, beside the results as `NAME.steps.json.gz`: so runs can be put together later."""
+    if not options.out:
+        return
+    kept = [
+        {state: {key: [round(us, 1) for us in of[key]] for key in ("wall", "cpu")} for state, of in one.items()}
+        for one in rounds
+    ]
+    with gzip.open(Path(options.out).with_name(f"{options.name}.steps.json.gz"), "wt") as file:
+        json.dump(kept, file)
 
 
 def by_steps(rounds: list[dict[str, Any]], base: str, mode: str) -> dict[str, Any]:
@@ -308,6 +323,7 @@ def _cost(options: argparse.Namespace, meter: Any) -> dict[str, Any]:
     parts = [(state, "off") for state in states if state in PARTS]
     for this, other in (("on", "off"), ("on", "again"), ("again", "off"), *parts):
         summary[f"{this}_over_{other}"] = differences(rows, this, other)
+    keep(options, each)
     together(rows, each)
     summary["on_over_both"] = differences(rows, "on", "both")
     pairs = [
