@@ -5,7 +5,7 @@
 #define KVSAN_HAND_H
 
 #include "common.h"
-#include "state.h"
+#include "lines.h"
 
 /* The parts of a `HandingList` that are needed; each a new reference. */
 typedef struct {

@@ -3,7 +3,7 @@
 #ifndef KVSAN_HELD_H
 #define KVSAN_HELD_H
 
-#include "state.h"
+#include "lines.h"
 
 static int Held_init(Held *self, PyObject *args, PyObject *kwargs)
 {

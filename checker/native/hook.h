@@ -8,7 +8,7 @@
 #include "here.h"
 #include "events.h"
 #include "streams.h"
-#include "state.h"
+#include "lines.h"
 
 typedef struct {
     PyObject_HEAD

@@ -10,7 +10,7 @@
 #include "common.h"
 #include "here.h"
 #include "packed.h"
-#include "state.h"
+#include "lines.h"
 #include "events.h"
 #include "streams.h"
 #include "hook.h"

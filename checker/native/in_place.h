@@ -3,7 +3,7 @@
 #ifndef KVSAN_IN_PLACE_H
 #define KVSAN_IN_PLACE_H
 
-#include "state.h"
+#include "lines.h"
 
 enum { NONE = 0xc0, NO = 0xc2, YES = 0xc3 }; /* items of one byte */
 

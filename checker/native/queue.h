@@ -5,7 +5,7 @@
 #define KVSAN_QUEUE_H
 
 #include "here.h"
-#include "state.h"
+#include "lines.h"
 #include "tokens.h"
 
 /* ── what is put ──────────────────────────────────────────────────────────────────────────────────────────────── */

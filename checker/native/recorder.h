@@ -5,7 +5,7 @@
 
 #include "held.h"
 #include "in_place.h"
-#include "state.h"
+#include "lines.h"
 #include "tokens.h"
 
 static PyObject *State_add(State *self, PyObject *line)

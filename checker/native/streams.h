@@ -4,39 +4,8 @@
 #ifndef KVSAN_STREAMS_H
 #define KVSAN_STREAMS_H
 
+#include "known.h"
 #include "recorder.h"
-
-#define MET 4
-
-/* Names by two numbers: a device, and a stream of it. The numbers stand apart, since they are compared each time. */
-typedef struct {
-    long long device[MET], number[MET];
-    Text text[MET];
-    int count, next;
-} Known;
-
-/* -1: it is not there. */
-static inline int known_find(const Known *self, long long device, long long number)
-{
-    int i;
-    for (i = 0; i < self->count; i++)
-        if (self->number[i] == number && self->device[i] == device)
-            return i;
-    return -1;
-}
-
-/* One more, in the place of the oldest if there is no room; its place. */
-static int known_add(Known *self, long long device, long long number, const Text *text)
-{
-    int i = self->next;
-    self->next = (i + 1) % MET;
-    if (self->count < MET)
-        self->count++;
-    self->device[i] = device;
-    self->number[i] = number;
-    self->text[i] = *text;
-    return i;
-}
 
 /* Names of streams for one `Calls`. `device` and `handle` are PyTorch's own, `meet` is asked for a (device, handle) that
    was not met before and says `None` if that does not settle it, `other` is asked for all else; `devices` says how many
@@ -179,29 +148,6 @@ static PyObject *namer_name(Namer *self, PyObject *stream)
     return namer_other(self, current ? Py_None : stream);
 }
 
-static COLD PyObject *class_has(PyTypeObject *type, PyObject *name, PyTypeObject *sort)
-{
-    PyObject *found = look_up((PyObject *)type, name);
-    if (found != NULL && Py_TYPE(found) != sort)
-        Py_CLEAR(found);
-    PyErr_Clear();
-    return found;
-}
-
-/* Where objects of a class keep a whole number of eight bytes; -1 if they do not. */
-static COLD Py_ssize_t number_place(PyTypeObject *type, PyObject *name)
-{
-    PyMemberDescrObject *found = (PyMemberDescrObject *)class_has(type, name, &PyMemberDescr_Type);
-    Py_ssize_t at = -1;
-    if (found != NULL && PyType_IsSubtype(type, PyDescr_TYPE(found))) {
-        int sort = found->d_member->type;
-        if (sort == T_LONGLONG || (sort == T_LONG && sizeof(long) == 8) || (sort == T_PYSSIZET && sizeof(Py_ssize_t) == 8))
-            at = found->d_member->offset;
-    }
-    Py_XDECREF(found);
-    return at;
-}
-
 /* Whether a stream is one of those that are known by their numbers, maybe from now on: PyTorch makes another object at each
    look at the current stream, and each has the stream's number and its device in its own memory
    (torch/csrc/Stream.h: THPStream). A number stands for one handle as long as the process lives (c10/cuda/CUDAStream.cpp:
@@ -224,11 +170,6 @@ static COLD int namer_learn(Namer *self, PyObject *stream)
     self->device_at = device_at;
     self->kind = (PyTypeObject *)Py_NewRef(type);
     return 1;
-}
-
-static inline long long number_in(PyObject *object, Py_ssize_t at)
-{
-    return *(long long *)((char *)object + at);
 }
 
 /* An object that carries no name, which PyTorch makes at each look at the current stream: by device and handle, as
