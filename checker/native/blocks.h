@@ -115,23 +115,18 @@ static inline int lives_of(State *state, long code, PyObject *pool, PyObject *by
 /* `recorder.lives`: the same ids in each of the pools. */
 static int lives(Hook *self, long code, PyObject *pools, BlockIds *ids)
 {
-    Lock *lock = hook_lock(self);
-    PyObject *by = NULL;
+    PyObject *by;
     Py_ssize_t i, count = PyTuple_GET_SIZE(pools);
+    Lock *lock;
     int done = -1;
-    if (lock != NULL && lock_take(lock) < 0) {
-        Py_DECREF(lock);
+    if (state_enter(self->state, &lock) < 0)
         return -1;
-    }
     if ((by = state_thread(self->state)) != NULL)
         done = 0;
     for (i = 0; i < count && done == 0; i++)
         done = lives_of(self->state, code, PyTuple_GET_ITEM(pools, i), by, ids);
     Py_XDECREF(by);
-    if (lock != NULL) {
-        lock_leave(lock);
-        Py_DECREF(lock);
-    }
+    state_leave(lock);
     return done;
 }
 

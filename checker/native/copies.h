@@ -150,7 +150,7 @@ static PyTypeObject RoutesType = {
 /* Whether `pools` are named for the engine's own as it is now; -1 with an error. */
 static int pools_named(Routes *self)
 {
-    PyObject *gpu = PyObject_GetAttr(self->engine, s_device_pool);
+    PyObject *gpu = pool_of(self->engine);
     int same;
     if (gpu == NULL)
         return -1;

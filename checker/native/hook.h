@@ -48,6 +48,14 @@ static inline Lock *hook_lock(Hook *self)
     return lock != NULL && Py_TYPE(lock) == lock_type ? (Lock *)Py_NewRef(lock) : NULL;
 }
 
+static Place place_device_pool;
+
+/* `engine.device_pool`, a new reference; NULL with an error. */
+static inline PyObject *pool_of(PyObject *engine)
+{
+    return place_read(&place_device_pool, s_device_pool, engine);
+}
+
 /* kvsan failed, or the engine is told of a hazard: what the call gives back then. */
 static PyObject *hook_failed(Hook *self, PyObject *result)
 {

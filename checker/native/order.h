@@ -296,9 +296,8 @@ static int settle_in_place(State *state, Py_ssize_t index, int done)
 static COLD PyObject *synchronized(Hook *self, Held *held, Py_ssize_t index, PyObject *queue, PyObject *result)
 {
     PyObject *error = result == NULL ? take_error() : NULL, *done;
-    Lock *lock = hook_lock(self);
-    if (lock != NULL && lock_take(lock) < 0) {
-        Py_DECREF(lock); /* a signal's handler raised: its exception is the engine's */
+    Lock *lock;
+    if (state_enter(self->state, &lock) < 0) { /* a signal's handler raised: its exception is the engine's */
         Py_XDECREF(error);
         Py_XDECREF(result);
         return NULL;
@@ -327,10 +326,7 @@ static COLD PyObject *synchronized(Hook *self, Held *held, Py_ssize_t index, PyO
         }
         Py_XDECREF(done);
     }
-    if (lock != NULL) {
-        lock_leave(lock);
-        Py_DECREF(lock);
-    }
+    state_leave(lock);
     if (error != NULL)
         put_back_error(error);
     return result;

@@ -10,7 +10,7 @@
 /* What a hook of a runner needs besides: a tuple `(engine, begin, at, dummy, where, unpassed)`. */
 enum { ENGINE, BEGIN_SLOWLY, OUTPUT_AT, DUMMY_AT, SITE, UNPASSED, PARTS };
 
-static Place place_messages, place_pool, place_hook, place_suspects, place_device_pool, place_open;
+static Place place_messages, place_pool, place_hook, place_suspects, place_open;
 
 static inline PyObject *part(Hook *self, int which)
 {
@@ -50,7 +50,7 @@ static int is_open(PyObject *told)
 /* `engine.device_pool = pool`, which it mostly is. 0, or -1 with an error. */
 static int set_pool(PyObject *engine, PyObject *pool)
 {
-    PyObject *now = place_read(&place_device_pool, s_device_pool, engine);
+    PyObject *now = pool_of(engine);
     if (now == NULL)
         return -1;
     Py_DECREF(now);

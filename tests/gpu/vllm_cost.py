@@ -156,9 +156,9 @@ def place(rows: dict[str, list[dict[str, float]]]) -> None:
     median, in the middle.
     """
     above: dict[float, list[float]] = {}
-    for together in zip(*rows.values(), strict=True):
-        middle = statistics.median(row["step_us"] for row in together)
-        for row in together:
+    for windows in zip(*rows.values(), strict=True):
+        middle = statistics.median(row["step_us"] for row in windows)
+        for row in windows:
             above.setdefault(row["place"], []).append(row["step_us"] - middle)
     for row in (row for each in rows.values() for row in each):
         row["placed_us"] = row["step_us"] - statistics.median(above[row["place"]])
