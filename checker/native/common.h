@@ -94,12 +94,12 @@ typedef struct {
     Py_ssize_t offset;
 } Place;
 
-static COLD PyObject *place_find(Place *place, PyObject *name, PyObject *object)
+/* Where objects of this class keep it, if they do. */
+static COLD void place_learn(Place *place, PyObject *name, PyTypeObject *type)
 {
-    PyTypeObject *type = Py_TYPE(object);
-    PyObject *found = PyObject_GetAttr(object, name), *descr;
-    if (found == NULL || place->type == type || type->tp_getattro != PyObject_GenericGetAttr)
-        return found;
+    PyObject *descr;
+    if (place->type == type || type->tp_getattro != PyObject_GenericGetAttr)
+        return;
     descr = look_up((PyObject *)type, name);
     if (descr != NULL && Py_TYPE(descr) == &PyMemberDescr_Type && PyType_IsSubtype(type, PyDescr_TYPE(descr)) &&
         ((PyMemberDescrObject *)descr)->d_member->type == T_OBJECT_EX) {
@@ -108,14 +108,27 @@ static COLD PyObject *place_find(Place *place, PyObject *name, PyObject *object)
     }
     PyErr_Clear();
     Py_XDECREF(descr);
+}
+
+static COLD PyObject *place_find(Place *place, PyObject *name, PyObject *object)
+{
+    PyObject *found = PyObject_GetAttr(object, name);
+    if (found != NULL)
+        place_learn(place, name, Py_TYPE(object));
     return found;
+}
+
+/* Where in an object of that class; NULL stands there if it has none. */
+static inline PyObject **place_in(const Place *place, PyObject *object)
+{
+    return (PyObject **)((char *)object + place->offset);
 }
 
 /* The attribute, a new reference; NULL with an error. */
 static inline PyObject *place_read(Place *place, PyObject *name, PyObject *object)
 {
     PyObject *found;
-    if (Py_TYPE(object) == place->type && (found = *(PyObject **)((char *)object + place->offset)) != NULL)
+    if (Py_TYPE(object) == place->type && (found = *place_in(place, object)) != NULL)
         return Py_NewRef(found);
     return place_find(place, name, object);
 }
@@ -124,7 +137,7 @@ static inline PyObject *place_read(Place *place, PyObject *name, PyObject *objec
 static inline int place_write(Place *place, PyObject *name, PyObject *object, PyObject *value)
 {
     if (Py_TYPE(object) == place->type) {
-        Py_XSETREF(*(PyObject **)((char *)object + place->offset), Py_NewRef(value));
+        Py_XSETREF(*place_in(place, object), Py_NewRef(value));
         return 0;
     }
     return PyObject_SetAttr(object, name, value);

@@ -163,7 +163,7 @@ static int pools_named(Routes *self)
 /* `{pool: ids}`: 0; 1 for ids that have no form there; -1 with an error. */
 static inline int pack_ids(Packed *packed, const Text *pool, PyObject *ids)
 {
-    if (pack_room(packed, 1 + TEXT_ROOM) < 0)
+    if (pack_room(packed, 1 + sizeof(Text)) < 0)
         return -1;
     packed->bytes[packed->used++] = 0x80 | 1;
     packed->used = (size_t)(put_text(packed->bytes + packed->used, pool) - packed->bytes);
@@ -174,24 +174,22 @@ static inline int pack_ids(Packed *packed, const Text *pool, PyObject *ids)
    an error. */
 static int route_in_place(State *state, Routes *routes, const Route *route, const Text *order, PyObject *const *ids)
 {
-    Text by, read = routes->pools[route->loads], written = routes->pools[!route->loads];
+    Text read, written;
     Slot *slot = slot_of_sort(routes->plan, PLANS);
     Py_ssize_t ops = slot == NULL ? 0 : slot->ops;
     Packed *packed;
     unsigned char *at;
     size_t before;
-    int done;
-    if (!in_place(state))
-        return 0;
-    if (state_thread_text(state, &by) < 0)
-        return -1;
-    if (!in_place(state) || !by.size)
-        return 0;
-    if (state_ended(state, state->packed->count) < 0 || (at = line_begins(state, 13, ACCESS)) == NULL)
-        return -1;
+    int done = op_may(state);
+    if (done <= 0)
+        return done;
+    text_copy(&read, &routes->pools[route->loads]);
+    text_copy(&written, &routes->pools[!route->loads]);
+    if ((at = op_begins(state, 13, ACCESS)) == NULL)
+        return PyErr_Occurred() ? -1 : 0;
     packed = state->packed;
     before = packed->used; /* nothing runs from here on */
-    packed->used = (size_t)(put_text(put_text(at, &by), &route->on) - packed->bytes);
+    packed->used = (size_t)(put_text(at, &route->on) - packed->bytes);
     if ((done = pack_ids(packed, &read, ids[0])) == 0 && (done = pack_ids(packed, &written, ids[1])) == 0)
         done = pack_room(packed, 5 * (TEXT_ROOM + 9) + PLAIN_MOST);
     if (done != 0) {
@@ -207,9 +205,7 @@ static int route_in_place(State *state, Routes *routes, const Route *route, cons
     *at++ = NONE; /* step and owner */
     *at++ = NONE;
     memcpy(at, routes->site, routes->size);
-    line_ends(state, put_long(at + routes->size, clock_now()));
-    state->count++;
-    return state_full(state) < 0 ? -1 : 1;
+    return op_ends(state, at + routes->size) < 0 ? -1 : 1;
 }
 
 /* A copy was issued: 1, and its line is there; 0: Python is to look at it; -1 with an error. */

@@ -18,6 +18,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *prefix, *attribute;
     PyObject *names, *held; /* dicts of events that have their names elsewhere */
+    Place worn;             /* where stand-ins for PyTorch's class keep theirs (`surface.stand_in`) */
     Py_ssize_t serial;
     Ended *ended; /* names of events that are gone, in order */
     Py_ssize_t count, room;
@@ -128,6 +129,10 @@ static int names_fresh_text(Names *self, Text *text)
 static int names_hang(Names *self, PyObject *event, PyObject *tag)
 {
     PyObject *found;
+    if (Py_TYPE(event) == self->worn.type) {
+        Py_XSETREF(*place_in(&self->worn, event), Py_NewRef(tag));
+        return 1;
+    }
     if (PyObject_SetAttr(event, self->attribute, tag) < 0) {
         if (!PyErr_ExceptionMatches(PyExc_AttributeError) && !PyErr_ExceptionMatches(PyExc_TypeError))
             return -1;
@@ -141,18 +146,30 @@ static int names_hang(Names *self, PyObject *event, PyObject *tag)
         PyErr_Clear();
     }
     Py_XDECREF(found);
-    return found == tag;
+    if (found != tag)
+        return 0;
+    place_learn(&self->worn, self->attribute, Py_TYPE(event));
+    return 1;
 }
 
 /* The tag that the event carries, a new reference; NULL if it has none of its own or, with an error, if that went
    wrong. */
 static inline Tag *names_worn(Names *self, PyObject *event)
 {
-    Tag *tag = self->attribute == NULL ? NULL : (Tag *)look_up(event, self->attribute);
+    Tag *tag;
+    if (Py_TYPE(event) == self->worn.type)
+        tag = (Tag *)Py_XNewRef(*place_in(&self->worn, event));
+    else
+        tag = self->attribute == NULL ? NULL : (Tag *)look_up(event, self->attribute);
     if (tag == NULL || (Py_TYPE(tag) == &TagType && tag->event == event))
         return tag;
     Py_DECREF(tag);
     return NULL;
+}
+
+static inline int is_empty_dict(PyObject *names)
+{
+    return PyDict_Check(names) && PyDict_GET_SIZE(names) == 0;
 }
 
 /* The same, made for an event that has none. NULL without an error if it cannot carry one: then `name` is its name, a
@@ -161,7 +178,6 @@ static COLD Tag *names_tag(Names *self, PyObject *event, PyObject **name)
 {
     PyObject *done;
     Tag *tag;
-    Py_ssize_t others;
     int hangs;
     *name = NULL;
     if (PyErr_Occurred())
@@ -170,11 +186,7 @@ static COLD Tag *names_tag(Names *self, PyObject *event, PyObject **name)
         PyErr_SetString(PyExc_AttributeError, "names of events that were not set up");
         return NULL;
     }
-    if ((others = PyObject_Size(self->names)) == 0)
-        others = PyObject_Size(self->held);
-    if (others < 0)
-        return NULL;
-    if (others > 0) {
+    if (!is_empty_dict(self->names) || !is_empty_dict(self->held)) {
         *name = PyObject_CallMethodOneArg((PyObject *)self, s__otherwise, event);
         if (*name == NULL || *name != Py_None)
             return NULL;
@@ -220,7 +232,7 @@ static COLD int names_text_made(Names *self, PyObject *event, Text *text)
     PyObject *name;
     Tag *tag = names_tag(self, event, &name);
     if (tag != NULL) {
-        *text = tag->text;
+        text_copy(text, &tag->text);
         Py_DECREF(tag);
         return 0;
     }
@@ -233,7 +245,7 @@ static HOT int names_text(Names *self, PyObject *event, Text *text)
     Tag *tag = names_worn(self, event);
     if (tag == NULL)
         return names_text_made(self, event, text);
-    *text = tag->text;
+    text_copy(text, &tag->text);
     Py_DECREF(tag);
     return 0;
 }
@@ -338,6 +350,7 @@ static int Names_traverse(Names *self, visitproc visit, void *arg)
     Py_VISIT(self->attribute);
     Py_VISIT(self->names);
     Py_VISIT(self->held);
+    Py_VISIT(self->worn.type);
     return 0;
 }
 
@@ -350,6 +363,7 @@ static void Names_dealloc(Names *self)
     Py_CLEAR(self->attribute);
     Py_CLEAR(self->names);
     Py_CLEAR(self->held);
+    Py_CLEAR(self->worn.type);
     while (self->count > 0)
         Py_XDECREF(self->ended[--self->count].name);
     PyMem_RawFree(self->ended);
@@ -373,7 +387,7 @@ static PySequenceMethods Names_sequence = {.sq_length = (lenfunc)Names_length};
 
 static PyMemberDef Names_members[] = {
     {"_prefix", T_OBJECT_EX, offsetof(Names, prefix), 0, NULL},
-    {"_attribute", T_OBJECT_EX, offsetof(Names, attribute), 0, NULL},
+    {"attribute", T_OBJECT_EX, offsetof(Names, attribute), 0, NULL},
     {"_names", T_OBJECT_EX, offsetof(Names, names), 0, NULL},
     {"_held", T_OBJECT_EX, offsetof(Names, held), 0, NULL},
     {"_serial", T_PYSSIZET, offsetof(Names, serial), 0, NULL},

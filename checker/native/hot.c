@@ -22,7 +22,7 @@
 #include "hand.h"
 #include "queue.h"
 
-#define VERSION 3
+#define VERSION 4
 
 #ifndef KVSAN_SOURCE
 #define KVSAN_SOURCE ""

@@ -45,4 +45,37 @@ static inline void line_ends(State *self, unsigned char *at)
     self->packed->count++;
 }
 
+/* Whether the line of an op of the calling thread may be put in place: 1, and its name is known; 0; -1 with an error. */
+static HOT int op_may(State *self)
+{
+    PyObject *name;
+    if (!in_place(self))
+        return 0;
+    if (!state_met(self)) {
+        if ((name = state_meet(self)) == NULL)
+            return -1;
+        Py_DECREF(name);
+    }
+    return 1;
+}
+
+/* The line begins if it still may, behind whoever has ended: where its third item goes, behind its code and its thread.
+   NULL, maybe with an error. */
+static HOT unsigned char *op_begins(State *self, int items, int code)
+{
+    unsigned char *at;
+    if (!in_place(self) || !state_met(self) || !mine->text.size || state_ended(self, self->packed->count) < 0 ||
+        (at = line_begins(self, items, code)) == NULL)
+        return NULL;
+    return put_text(at, &mine->text);
+}
+
+/* It ends with its time, and has its number. 0, or -1 with an error. */
+static HOT int op_ends(State *self, unsigned char *at)
+{
+    line_ends(self, put_long(at, clock_now()));
+    self->count++;
+    return state_full(self);
+}
+
 #endif

@@ -11,34 +11,53 @@
 #define FUNCTION(name)                                                                                                 \
     static PyObject *name(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames)
 
-/* Makes the call as it is if nobody looks or it is part of another one, and leaves what is not usual to Python. `slot`
-   and `lock` are set for what follows. */
-#define BEGIN(least, most)                                                                                             \
-    Hook *self = (Hook *)callable;                                                                                     \
-    Py_ssize_t given = PyVectorcall_NARGS(count);                                                                      \
-    Slot *slot;                                                                                                        \
-    Lock *lock;                                                                                                        \
-    if (PASSES(self) || (slot = slot_of(self->here)) == NULL || slot->busy)                                            \
-        return hook_original(self, args, count, kwnames);                                                              \
-    if (kwnames != NULL || given < (least) || given > (most) || (lock = hook_lock(self)) == NULL)                      \
-        return hook_slow(self, args, count, kwnames);                                                                  \
-    if (lock_take(lock) < 0) {                                                                                         \
-        Py_DECREF(lock);                                                                                               \
-        return NULL;                                                                                                   \
-    }
+/* A call that may be logged: what stands here is in one piece, since each hook of a step finds the caches cold. */
+typedef struct {
+    PyObject *result;
+    Slot *slot;
+    Lock *lock;
+} Call;
 
-#define MAKE_THE_CALL                                                                                                  \
-    slot->busy = 1;                                                                                                    \
-    hook_fetch(self);                                                                                                  \
-    result = hook_original(self, args, count, NULL);                                                                   \
-    if (result != NULL)                                                                                                \
-        self->counter->count++
+/* 1: it is to be logged, and the lock is held; 0: it was made as it is, since nobody looks or it is part of another one, or
+   was left to Python, since it is not usual. */
+static HOT int call_begins(Call *call, Hook *self, PyObject *const *args, size_t count, PyObject *kwnames,
+                           Py_ssize_t least, Py_ssize_t most)
+{
+    Py_ssize_t given = PyVectorcall_NARGS(count);
+    if (PASSES(self) || (call->slot = slot_of(self->here)) == NULL || call->slot->busy)
+        call->result = hook_original(self, args, count, kwnames);
+    else if (kwnames != NULL || given < least || given > most || (call->lock = hook_lock(self)) == NULL)
+        call->result = hook_slow(self, args, count, kwnames);
+    else if (lock_take(call->lock) < 0) {
+        Py_DECREF(call->lock);
+        call->result = NULL;
+    } else
+        return 1;
+    return 0;
+}
 
-#define END                                                                                                            \
-    slot->busy = 0;                                                                                                    \
-    lock_leave(lock);                                                                                                  \
-    Py_DECREF(lock);                                                                                                   \
-    return result
+/* Makes it. Whether it succeeded. */
+static HOT int call_made(Call *call, Hook *self, PyObject *const *args, size_t count)
+{
+    call->slot->busy = 1;
+    hook_fetch(self);
+    call->result = hook_original(self, args, count, NULL);
+    if (call->result == NULL)
+        return 0;
+    self->counter->count++;
+    return 1;
+}
+
+/* What it gives back; `done` is negative, with an error, where kvsan failed. */
+static HOT PyObject *call_ends(Call *call, Hook *self, int done)
+{
+    if (done < 0)
+        call->result = hook_failed(self, call->result);
+    call->slot->busy = 0;
+    lock_leave(call->lock);
+    Py_DECREF(call->lock);
+    return call->result;
+}
 
 /* A tuple of the parts, whose references are taken over; NULL with an error if one of them is. */
 static PyObject *line_of(PyObject **parts, Py_ssize_t size)
@@ -72,30 +91,27 @@ static HOT int order_add(Hook *self, int code, PyObject *stream, PyObject *event
 {
     State *state = self->state;
     unsigned char *at;
-    Text by, on, which;
-    if (!in_place(state))
+    Text on, which;
+    int may = op_may(state);
+    if (may == 0)
         return state_add(state, order_line(self, code, stream, event)) < 0 ? -1 : 0;
-    if (state_thread_text(state, &by) < 0 || namer_text(self->namer, stream, &on) < 0 ||
-        names_text(self->names, event, &which) < 0)
+    if (may < 0 || namer_text(self->namer, stream, &on) < 0 || names_text(self->names, event, &which) < 0)
         return -1;
-    if (!in_place(state) || !by.size || !on.size || !which.size) /* a name that is too long */
-        return state_add(state, order_line(self, code, stream, event)) < 0 ? -1 : 0;
-    if (state_ended(state, state->packed->count) < 0 || (at = line_begins(state, 5, code)) == NULL)
-        return -1;
-    at = put_text(put_text(put_text(at, &by), &on), &which);
-    line_ends(state, put_long(at, clock_now()));
-    state->count++;
-    return state_full(state);
+    if (on.size && which.size && (at = op_begins(state, 5, code)) != NULL)
+        return op_ends(state, put_text(put_text(at, &on), &which));
+    return PyErr_Occurred() || state_add(state, order_line(self, code, stream, event)) < 0 ? -1 : 0;
 }
 
 static PyObject *of_event(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, int code)
 {
-    PyObject *result;
-    BEGIN(1, 2)
-    MAKE_THE_CALL;
-    if (result != NULL && order_add(self, code, given > 1 ? args[1] : NULL, args[0]) < 0)
-        result = hook_failed(self, result);
-    END;
+    Hook *self = (Hook *)callable;
+    Call call;
+    int done = 0;
+    if (!call_begins(&call, self, args, count, kwnames, 1, 2))
+        return call.result;
+    if (call_made(&call, self, args, count))
+        done = order_add(self, code, PyVectorcall_NARGS(count) > 1 ? args[1] : NULL, args[0]);
+    return call_ends(&call, self, done);
 }
 
 /* `event.record(stream=None)` */
@@ -112,15 +128,15 @@ FUNCTION(hook_wait)
 
 static PyObject *of_stream(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, int code)
 {
-    PyObject *result;
-    BEGIN(1, 2)
-    MAKE_THE_CALL;
-    if (result != NULL) {
-        PyObject *event = given > 1 && args[1] != Py_None ? args[1] : result;
-        if (order_add(self, code, args[0], event) < 0)
-            result = hook_failed(self, result);
-    }
-    END;
+    Hook *self = (Hook *)callable;
+    Call call;
+    int done = 0;
+    if (!call_begins(&call, self, args, count, kwnames, 1, 2))
+        return call.result;
+    if (call_made(&call, self, args, count))
+        done = order_add(self, code, args[0],
+                         PyVectorcall_NARGS(count) > 1 && args[1] != Py_None ? args[1] : call.result);
+    return call_ends(&call, self, done);
 }
 
 /* `stream.record_event(event=None)`, which makes one where it is given none */
@@ -138,27 +154,27 @@ FUNCTION(hook_wait_event)
 /* 1: the three lines are put in place; 0: a name is too long; -1 with an error. */
 static int wait_stream_in_place(Hook *self, PyObject *on, PyObject *other)
 {
+    static const int codes[] = {RECORD, WAIT, DROP};
     State *state = self->state;
-    Text by, waits, records, event;
-    unsigned long long now;
+    Text streams[2], event;
+    unsigned long long now = 0;
     unsigned char *at;
-    int i;
-    if (namer_text(self->namer, on, &waits) < 0 || namer_text(self->namer, other, &records) < 0 ||
-        state_thread_text(state, &by) < 0)
+    int i = op_may(state);
+    if (i <= 0)
+        return i;
+    if (namer_text(self->namer, on, &streams[1]) < 0 || namer_text(self->namer, other, &streams[0]) < 0)
         return -1;
-    if (!in_place(state) || !by.size || !waits.size || !records.size)
+    if (!in_place(state) || !streams[0].size || !streams[1].size)
         return 0;
     if ((i = names_fresh_text(self->names, &event)) <= 0 || !event.size)
         return i < 0 ? -1 : 0;
-    if (state_ended(state, state->packed->count) < 0)
-        return -1;
-    now = clock_now();
     for (i = 0; i < 3; i++) {
-        if ((at = line_begins(state, i < 2 ? 5 : 4, i == 0 ? RECORD : i == 1 ? WAIT : DROP)) == NULL)
-            return -1;
-        at = put_text(at, &by);
+        if ((at = op_begins(state, i < 2 ? 5 : 4, codes[i])) == NULL)
+            return PyErr_Occurred() ? -1 : 0;
+        if (i == 0)
+            now = clock_now(); /* behind what ended before it */
         if (i < 2)
-            at = put_text(at, i == 0 ? &records : &waits);
+            at = put_text(at, &streams[i]);
         line_ends(state, put_long(put_text(at, &event), now));
         state->count++;
     }
@@ -170,7 +186,7 @@ static int wait_stream_lines(Hook *self, PyObject *on, PyObject *other)
 {
     State *state = self->state;
     PyObject *event = NULL, *by = NULL, *now = NULL, *waits, *records;
-    int done = in_place(state) ? wait_stream_in_place(self, on, other) : 0;
+    int done = wait_stream_in_place(self, on, other);
     if (done != 0)
         return done < 0 ? -1 : 0;
     waits = namer_name(self->namer, on);
@@ -196,57 +212,55 @@ done:
 /* `stream.wait_stream(other)` */
 FUNCTION(hook_wait_stream)
 {
-    PyObject *result;
-    BEGIN(2, 2)
-    MAKE_THE_CALL;
-    if (result != NULL && self->state->on && wait_stream_lines(self, args[0], args[1]) < 0)
-        result = hook_failed(self, result);
-    END;
+    Hook *self = (Hook *)callable;
+    Call call;
+    int done = 0;
+    if (!call_begins(&call, self, args, count, kwnames, 2, 2))
+        return call.result;
+    if (call_made(&call, self, args, count) && self->state->on)
+        done = wait_stream_lines(self, args[0], args[1]);
+    return call_ends(&call, self, done);
 }
 
-/* 1: the line is put in place; 0: it cannot be; -1 with an error. */
-static int query_in_place(Hook *self, PyObject *event, int answer)
+/* Where a line about an event goes on behind that event's name, if it can be put in place; NULL, maybe with an error. */
+static HOT unsigned char *event_begins(Hook *self, PyObject *event, int items, int code)
 {
-    State *state = self->state;
     unsigned char *at;
-    Text by, which;
-    if (!in_place(state))
-        return 0;
-    if (state_thread_text(state, &by) < 0 || names_text(self->names, event, &which) < 0)
-        return -1;
-    if (!in_place(state) || !by.size || !which.size)
-        return 0;
-    if (state_ended(state, state->packed->count) < 0 || (at = line_begins(state, 5, POLL)) == NULL)
-        return -1;
-    at = put_text(put_text(at, &by), &which);
-    *at++ = answer ? YES : NO;
-    line_ends(state, put_long(at, clock_now()));
-    state->count++;
-    return state_full(state) < 0 ? -1 : 1;
+    Text which;
+    if (op_may(self->state) <= 0 || names_text(self->names, event, &which) < 0 || !which.size ||
+        (at = op_begins(self->state, items, code)) == NULL)
+        return NULL;
+    return put_text(at, &which);
+}
+
+/* The answer of a query. 0, or -1 with an error. */
+static int query_line(Hook *self, PyObject *event, int answer)
+{
+    PyObject *parts[5] = {NULL};
+    unsigned char *at = event_begins(self, event, 5, POLL);
+    if (at != NULL) {
+        *at++ = answer ? YES : NO;
+        return op_ends(self->state, at);
+    }
+    if (!PyErr_Occurred() && (parts[0] = PyLong_FromLong(POLL)) != NULL &&
+        (parts[1] = state_thread(self->state)) != NULL && (parts[2] = names_name(self->names, event)) != NULL &&
+        (parts[3] = PyBool_FromLong(answer)) != NULL)
+        parts[4] = state_now(self->state);
+    return state_add(self->state, line_of(parts, 5)) < 0 ? -1 : 0;
 }
 
 /* `event.query()`: the answer is part of the line */
 FUNCTION(hook_query)
 {
-    PyObject *result;
-    BEGIN(1, 1)
-    MAKE_THE_CALL;
-    if (result != NULL && self->state->on) {
-        PyObject *parts[5] = {NULL};
-        int answer = PyObject_IsTrue(result), placed = answer < 0 ? 0 : query_in_place(self, args[0], answer);
-        if (placed != 0) {
-            if (placed < 0)
-                result = hook_failed(self, result);
-            END;
-        }
-        if (answer >= 0 && (parts[0] = PyLong_FromLong(POLL)) != NULL &&
-            (parts[1] = state_thread(self->state)) != NULL && (parts[2] = names_name(self->names, args[0])) != NULL &&
-            (parts[3] = PyBool_FromLong(answer)) != NULL)
-            parts[4] = state_now(self->state);
-        if (state_add(self->state, line_of(parts, 5)) < 0)
-            result = hook_failed(self, result);
-    }
-    END;
+    Hook *self = (Hook *)callable;
+    Call call;
+    int done = 0;
+    if (!call_begins(&call, self, args, count, kwnames, 1, 1))
+        return call.result;
+    if (call_made(&call, self, args, count) && self->state->on &&
+        (done = PyObject_IsTrue(call.result)) >= 0)
+        done = query_line(self, args[0], done);
+    return call_ends(&call, self, done);
 }
 
 /* `hold` of an event, put in place: 1, and its number; 0: it cannot be; -1 with an error. */
@@ -254,20 +268,11 @@ static int hold_in_place(Hook *self, PyObject *event, Py_ssize_t *index)
 {
     State *state = self->state;
     unsigned char *at;
-    Text by, which;
-    if (!in_place(state))
-        return 0;
-    if (state_thread_text(state, &by) < 0 || names_text(self->names, event, &which) < 0)
+    if (state->packed != NULL && state->packed->count >= state->blocked && !pack_waits(state->packed) &&
+        state_settle_up(state) < 0)
         return -1;
-    if (!in_place(state) || !by.size || !which.size)
-        return 0;
-    if (state->packed->count >= state->blocked && state_settle_up(state) < 0)
-        return -1;
-    if (!in_place(state)) /* another session began in that */
-        return 0;
-    if (state_ended(state, state->packed->count) < 0 || (at = line_begins(state, 7, HELD)) == NULL)
-        return -1;
-    at = put_text(put_text(at, &by), &which);
+    if ((at = event_begins(self, event, 7, HELD)) == NULL)
+        return PyErr_Occurred() ? -1 : 0;
     *at++ = NONE; /* no stream, no device */
     *at++ = NONE;
     at = put_long(at, clock_now());
@@ -347,34 +352,37 @@ static COLD Held *synchronize_held(Hook *self, PyObject *event)
 /* `event.synchronize()`: its line is held from the entry on, and settled when it has returned or failed */
 FUNCTION(hook_synchronize)
 {
+    Hook *self = (Hook *)callable;
     PyObject *result, *queue;
     Held *held = NULL;
     Py_ssize_t index = 0;
+    Call call;
     int placed;
-    BEGIN(1, 1)
+    if (!call_begins(&call, self, args, count, kwnames, 1, 1))
+        return call.result;
     self->counter->count++;
     placed = hold_in_place(self, args[0], &index);
     if (placed == 0)
         held = synchronize_held(self, args[0]);
     if (held == NULL && placed != 1 && state_failed(self->state, self->where) < 0) {
-        lock_leave(lock);
-        Py_DECREF(lock);
+        lock_leave(call.lock);
+        Py_DECREF(call.lock);
         return NULL;
     }
     queue = Py_XNewRef(self->state->queue);
-    lock_leave(lock);
-    slot->busy = 1;
+    lock_leave(call.lock);
+    call.slot->busy = 1;
     result = hook_original(self, args, count, NULL);
-    slot->busy = 0;
+    call.slot->busy = 0;
     if ((held != NULL || placed == 1) && self->state->on && self->state->queue == queue) { /* else a later session's */
-        if (held == NULL && result != NULL && self->state->lock == (PyObject *)lock && lock_try(lock)) {
+        if (held == NULL && result != NULL && self->state->lock == (PyObject *)call.lock && lock_try(call.lock)) {
             if (settle_in_place(self->state, index, 1) < 0)
                 result = hook_failed(self, result);
-            lock_leave(lock);
+            lock_leave(call.lock);
         } else
             result = synchronized(self, held, index, queue, result);
     }
-    Py_DECREF(lock);
+    Py_DECREF(call.lock);
     Py_XDECREF(held);
     Py_XDECREF(queue);
     return result;

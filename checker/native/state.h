@@ -83,7 +83,7 @@ static inline int state_thread_text(State *self, Text *text)
 {
     if (!state_met(self))
         return text_taken(text, state_meet(self));
-    *text = mine->text;
+    text_copy(text, &mine->text);
     return 0;
 }
 

@@ -185,7 +185,7 @@ static HOT int namer_identified(Namer *self, PyObject *stream, Text *text)
     Py_XDECREF(device);
     if (i < 0)
         return name != NULL ? text_taken(text, name) + 1 : PyErr_Occurred() ? -1 : 0;
-    *text = self->met.text[i];
+    text_copy(text, &self->met.text[i]);
     if (namer_learn(self, stream))
         known_add(&self->numbered, number_in(stream, self->device_at), number_in(stream, self->number_at), text);
     return 1;
@@ -217,19 +217,19 @@ static HOT int namer_text(Namer *self, PyObject *stream, Text *text)
     if (stream == NULL || stream == Py_None) {
         if ((i = namer_met(self, &name)) < 0)
             return text_taken(text, name != NULL || PyErr_Occurred() ? name : namer_other(self, Py_None));
-        *text = self->met.text[i];
+        text_copy(text, &self->met.text[i]);
         return 0;
     }
     if (self->gone != self->state->gone)
         namer_forget(self);
     if (Py_TYPE(stream) == self->kind && (i = known_find(&self->numbered, number_in(stream, self->device_at),
                                                          number_in(stream, self->number_at))) >= 0) {
-        *text = self->numbered.text[i];
+        text_copy(text, &self->numbered.text[i]);
         return 0;
     }
     for (i = 0; i < MET; i++)
         if (self->given[i] == stream) {
-            *text = self->given_text[i];
+            text_copy(text, &self->given_text[i]);
             return 0;
         }
     return namer_text_asked(self, stream, text);

@@ -81,22 +81,15 @@ static PyObject *State_pack_copy(State *self, PyObject *const *args, Py_ssize_t 
 static int hand_line(State *self, int code, PyObject *token)
 {
     PyObject *by, *now;
-    const char *letters;
-    unsigned char *at;
     size_t size;
-    Text who;
-    int done = -1;
-    if (in_place(self) && (letters = plain(token, &size)) != NULL && size < 2 * TEXT_ROOM) {
-        if (state_thread_text(self, &who) < 0)
-            return -1;
-        if (in_place(self) && who.size) {
-            if (state_ended(self, self->packed->count) < 0 || (at = line_begins(self, 4, code)) == NULL)
-                return -1;
-            line_ends(self, put_long(put_plain(put_text(at, &who), letters, size), clock_now()));
-            self->count++;
-            return state_full(self);
-        }
-    }
+    const char *letters = plain(token, &size);
+    unsigned char *at;
+    int done = letters != NULL && size < 2 * TEXT_ROOM ? op_may(self) : 0;
+    if (done > 0 && (at = op_begins(self, 4, code)) != NULL)
+        return op_ends(self, put_plain(at, letters, size));
+    if (PyErr_Occurred())
+        return -1;
+    done = -1;
     by = state_thread(self);
     now = by == NULL ? NULL : state_now(self);
     if (now != NULL && state_add(self, Py_BuildValue("(iOOO)", code, by, token, now)) >= 0)

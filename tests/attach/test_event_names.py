@@ -11,6 +11,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from kvsan.checker.attach.torch.calls import Calls
 from kvsan.checker.attach.torch.surface import Surface
 
 OFTEN = 40
+KINDS = ("Event", "Unreferred", "stand-in")
 
 
 class Event:
@@ -35,6 +37,14 @@ class Unreferred:
     """One whose instances cannot be referred to weakly."""
 
     __slots__ = ("__dict__",)
+
+    def record(self, stream: Any = None) -> None: ...
+
+
+class Unchanged:
+    """One that cannot be changed in place, and whose instances have no dict: `torch.Event`."""
+
+    __slots__ = ("__weakref__",)
 
     def record(self, stream: Any = None) -> None: ...
 
@@ -52,7 +62,14 @@ class Hooked:
         self.beside, stream = Elsewhere(), Stream()
         self.recorder = Recorder([])
         self.recorder.listen((), batch=512, beside=self.beside)
-        surface = Surface((Event, Unreferred), (Stream,), current_stream=lambda: stream, current=lambda: (0, 7))
+        self.torch = SimpleNamespace(Event=Unchanged)
+        surface = Surface(
+            (Event, Unreferred),
+            (Stream,),
+            replaced=((self.torch, "Event"),),
+            current_stream=lambda: stream,
+            current=lambda: (0, 7),
+        )
         self.calls = Calls(self.recorder, surface, Patches())
         self.calls.install()
 
@@ -61,6 +78,9 @@ class Hooked:
 
     def __exit__(self, *_: object) -> None:
         self.calls.uninstall()
+
+    def kind(self, name: str) -> Any:
+        return self.torch.Event if name == "stand-in" else {"Event": Event, "Unreferred": Unreferred}[name]
 
     def name(self, event: Any, times: int = 1) -> str:
         """What its records are logged under, which is one name."""
@@ -82,10 +102,10 @@ class Hooked:
         return [line[2] for line in self.lines() if line[0] == DROP]
 
 
-@pytest.mark.parametrize("kind", [Event, Unreferred])
-def test_an_event_keeps_its_name_however_often_it_is_used(kind: type) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_event_keeps_its_name_however_often_it_is_used(kind: str) -> None:
     with Hooked() as hooked:
-        events = [kind() for _ in range(OFTEN)]
+        events = [hooked.kind(kind)() for _ in range(OFTEN)]
         names = [hooked.name(event, OFTEN) for event in events]
         assert len(set(names)) == OFTEN
         assert [hooked.name(event) for event in reversed(events)] == names[::-1]
@@ -108,10 +128,10 @@ def successors(hooked: Hooked, kind: type, keep: Callable[[Any], Any]) -> list[A
     return kept
 
 
-@pytest.mark.parametrize("kind", [Event, Unreferred])
-def test_an_event_at_the_address_of_one_that_has_ended_is_another(kind: type) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_event_at_the_address_of_one_that_has_ended_is_another(kind: str) -> None:
     with Hooked() as hooked:
-        successors(hooked, kind, lambda event: None)
+        successors(hooked, hooked.kind(kind), lambda event: None)
         assert len(hooked.dropped()) == OFTEN
 
 
@@ -120,18 +140,21 @@ def keep_dict(event: Any) -> Any:
 
 
 def keep_tag(event: Any) -> Any:
-    return list(vars(event).values())
+    """What the event carries, in its dict or in a place of its own."""
+    own = [getattr(event, name) for name in dir(event) if name.startswith("_kvsan_event_")]
+    assert own
+    return own
 
 
 KEEP: list[Callable[[Any], Any]] = [keep_dict, keep_tag, copy.copy]
 
 
-@pytest.mark.parametrize("kind", [Event, Unreferred])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("keep", KEEP)
-def test_so_it_is_where_what_the_first_one_carried_lives_on(keep: Callable[[Any], Any], kind: type) -> None:
+def test_so_it_is_where_what_the_first_one_carried_lives_on(keep: Callable[[Any], Any], kind: str) -> None:
     with Hooked() as hooked:
-        kept = successors(hooked, kind, keep)
-        copies = [each for each in kept if isinstance(each, kind)]
+        kept = successors(hooked, hooked.kind(kind), keep)
+        copies = [each for each in kept if hasattr(each, "record")]
         assert len({hooked.name(each, OFTEN) for each in copies}) == len(copies)
 
 
@@ -142,6 +165,46 @@ def test_an_event_that_loses_what_it_carries_is_another() -> None:
         vars(event).clear()
         assert hooked.name(event, OFTEN) != before
         assert hooked.dropped() == [before]
+
+
+def test_a_stand_in_has_a_place_for_its_name_beside_its_dict() -> None:
+    with Hooked() as hooked:
+        event = hooked.torch.Event()
+        name = hooked.name(event, OFTEN)
+        assert vars(event) == {}
+        event.note = "an engine's own"
+        assert vars(event) == {"note": "an engine's own"}
+        assert weakref.ref(event)() is event
+        before = hooked.recorder.event_names.attribute
+        delattr(event, before)
+        assert hooked.name(event, OFTEN) != name
+        assert hooked.dropped() == [name]
+
+
+def test_a_subclass_of_the_stand_in_names_its_events_too() -> None:
+    with Hooked() as hooked:
+
+        class Own(hooked.torch.Event):  # type: ignore[name-defined, misc]
+            pass
+
+        events = [kind() for kind in (Own, hooked.torch.Event, Event) for _ in range(3)]
+        names = [hooked.name(event) for event in events]
+        assert len(set(names)) == len(events)
+        assert [hooked.name(event) for event in events] == names
+        del events
+        gc.collect()
+        assert sorted(hooked.dropped()) == sorted(names)
+
+
+def test_an_event_of_a_stand_in_of_another_session_has_a_name_in_this_one() -> None:
+    with Hooked() as first:
+        event = first.torch.Event()
+        first.name(event)
+    with Hooked() as second:
+        event_too = second.torch.Event()
+        second.recorder.record("compute", event)
+        assert second.recorder.event(event) != second.name(event_too, OFTEN)
+        assert second.recorder.event(event) == second.recorder.event(event)
 
 
 def test_an_event_that_comes_back_from_its_end_keeps_its_name() -> None:
@@ -158,13 +221,15 @@ def test_an_event_that_comes_back_from_its_end_keeps_its_name() -> None:
         assert hooked.name(back[0], OFTEN) == before
 
 
-def test_names_of_events_go_with_their_session() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_of_events_go_with_their_session(kind: str) -> None:
     """An event that lives on keeps nothing of it."""
-    event = Event()
     with Hooked() as hooked:
+        event = hooked.kind(kind)()
         hooked.name(event, OFTEN)
         names = weakref.ref(hooked.recorder)
-    vars(event).clear()
+        attribute = hooked.recorder.event_names.attribute
+    delattr(event, attribute)
     del hooked
     gc.collect()
     assert names() is None

@@ -149,7 +149,7 @@ if TYPE_CHECKING or HOT is None:
         """Names of events that carry theirs."""
 
         _prefix: str
-        _attribute: str
+        attribute: str
         _serial: int
         _end: Callable[[str], None]
         dead: Any
@@ -164,7 +164,7 @@ if TYPE_CHECKING or HOT is None:
             raise NotImplementedError
 
         def name(self, event: object) -> str:
-            tag = getattr(event, self._attribute, None)
+            tag = getattr(event, self.attribute, None)
             if type(tag) is _Tag and tag.key == id(event):
                 return tag.name
             if self._names or self._held:
@@ -175,8 +175,8 @@ if TYPE_CHECKING or HOT is None:
             tag = _Tag(self._end, name)
             tag.key, tag.name = id(event), name
             try:
-                setattr(event, self._attribute, tag)
-                kept = getattr(event, self._attribute, None) is tag
+                setattr(event, self.attribute, tag)
+                kept = getattr(event, self.attribute, None) is tag
             except (AttributeError, TypeError):
                 kept = False
             if not kept:
@@ -207,7 +207,7 @@ class Events(_Names):
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
-        self._attribute = f"_kvsan_event_{next(self._made)}"  # each recorder has names of its own
+        self.attribute = f"_kvsan_event_{next(self._made)}"  # each recorder has names of its own
         self._serial = 0
         self._names = {}  # id → (weak reference, name)
         self._held = OrderedDict()

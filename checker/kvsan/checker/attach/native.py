@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 HOT: Any
-HOT, WRONG = found("kvsan.checker.attach._hot", 3)
+HOT, WRONG = found("kvsan.checker.attach._hot", 4)
 if lines.IN_C is None:  # which has the lock that C takes
     HOT = None
 WRONG = WRONG or lines.WRONG

@@ -69,7 +69,7 @@ class Calls:
     def install(self) -> None:
         surface = self.surface
         for owner, name in surface.replaced:
-            self._replace_class(owner, name, self._event)
+            self._replace_class(owner, name, self._event, keeps=self.recorder.event_names.attribute)
         for owner, name in surface.replaced_streams:
             made = self._replace_class(owner, name, self._stream)
             for module, function in surface.handed_out if made is not None else ():
@@ -249,11 +249,11 @@ class Calls:
             )
         (self.patches if patches is None else patches).wrap(owner, name, lambda original: make(original, hook), hook)
 
-    def _replace_class(self, owner: Any, name: str, hook: Callable[[Any], None]) -> Any:
+    def _replace_class(self, owner: Any, name: str, hook: Callable[[Any], None], keeps: str | None = None) -> Any:
         """A subclass under the same name, which takes the original's instances for its own. `None` if it cannot be."""
         original = getattr(owner, name)
         try:
-            made = stand_in(original, name)
+            made = stand_in(original, name, keeps)
         except TypeError as error:
             self.recorder.ledger.hook(f"torch.{name}", expected=False).missing(str(error))
             return None

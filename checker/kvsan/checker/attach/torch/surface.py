@@ -108,9 +108,10 @@ def _current(device: Callable[[], int], handle: Callable[[int], int]) -> Callabl
     return current
 
 
-def stand_in(original: Any, name: str) -> Any:
+def stand_in(original: Any, name: str, keeps: str | None = None) -> Any:
     """A subclass that can be changed where the original cannot, and that takes the original's instances for its own.
-    Raises `TypeError` if the original cannot have subclasses.
+    `keeps`: an attribute that its instances have a place of their own for, beside their dict. Raises `TypeError` if the
+    original cannot have subclasses.
     """
 
     made: Any = original  # the class made below; until then none of its instances can be asked about
@@ -123,6 +124,9 @@ def stand_in(original: Any, name: str) -> Any:
             return issubclass(other, original) if cls is made else bool(super().__subclasscheck__(other))
 
     body: dict[str, Any] = {"__module__": original.__module__, "__doc__": original.__doc__, _STAND_IN: True}
+    if keeps is not None:
+        more = (("__dict__", original.__dictoffset__), ("__weakref__", original.__weakrefoffset__))
+        body["__slots__"] = (keeps, *(slot for slot, there in more if not there))
     if hasattr(original, "elapsed_time"):
 
         def elapsed_time(self: Any, end_event: Any) -> Any:
