@@ -153,7 +153,7 @@ FUNCTION(hook_alloc)
         return result;
     if ((pools = marked(self->state, args[0])) == NULL)
         return PyErr_Occurred() ? hook_failed(self, result) : result;
-    self->counter->count++;
+    (*self->fired)++;
     blocks = PySequence_Fast(result, "get_new_blocks gives no blocks");
     ids.list = NULL;
     if (blocks == NULL || ids_of(blocks, 0, &ids) < 0 || lives(self, ALLOC, pools, &ids) < 0)
@@ -175,12 +175,12 @@ FUNCTION(hook_free)
     if (kwnames != NULL || PyVectorcall_NARGS(count) != 2)
         return hook_slow(self, args, count, kwnames);
     if (PyList_CheckExact(args[1]) && PyList_GET_SIZE(args[1]) == 0) {
-        self->counter->count++;
+        (*self->fired)++;
         return hook_original(self, args, count, NULL);
     }
     if ((pools = marked(self->state, args[0])) == NULL)
         return PyErr_Occurred() ? NULL : hook_original(self, args, count, NULL);
-    self->counter->count++;
+    (*self->fired)++;
     if ((blocks = PySequence_List(args[1])) == NULL) {
         Py_DECREF(pools);
         return NULL;
@@ -233,7 +233,7 @@ FUNCTION(hook_touch)
     }
     result = hook_original(self, args, count, NULL);
     if (result != NULL && known && ids.count > 0) {
-        self->counter->count++;
+        (*self->fired)++;
         if (lives(self, TOUCH, pools, &ids) < 0)
             result = hook_failed(self, result);
     }
@@ -262,7 +262,7 @@ FUNCTION(hook_schedule)
     Py_XDECREF(tokens);
     if (there < 0)
         return hook_failed(self, result);
-    self->counter->count += there;
+    *self->fired += there;
     return result;
 }
 
@@ -282,7 +282,7 @@ FUNCTION(hook_output)
         Py_XDECREF(token);
         return hook_slow(self, args, count, kwnames);
     }
-    self->counter->count++;
+    (*self->fired)++;
     return hook_original(self, args, count, NULL);
 }
 
@@ -300,8 +300,8 @@ FUNCTION(hook_bound)
         return hook_slow(self, args, count, kwnames);
     }
     if (asked) {
-        self->counter->count++;
-        ((Counter *)self->more)->count++;
+        (*self->fired)++;
+        (*((Counter *)self->more)->fired)++;
     }
     return hook_original(self, args, count, NULL);
 }

@@ -42,7 +42,7 @@ static void count_up(PyObject *list, Place *place, PyObject *name)
 {
     PyObject *counter = place_read(place, name, list);
     if (counter != NULL && PyObject_TypeCheck(counter, &CounterType))
-        ((Counter *)counter)->count++;
+        (*((Counter *)counter)->fired)++;
     Py_XDECREF(counter);
     PyErr_Clear();
 }

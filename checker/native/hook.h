@@ -13,17 +13,20 @@
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject *original, *slow;
+    PyObject *original;
     State *state;
-    Counter *counter;
+    Py_ssize_t *fired; /* the counter's */
     Here *here;
+    Names *names; /* until here it is one line of a cache: with the collector's head and `rest` a hook takes three */
     Namer *namer;
-    Names *names;
-    PyObject *more, *where; /* what this kind needs besides, and its name for a fault */
+    PyObject *more, *slow, *where; /* what this kind needs besides, and its name for a fault */
+    Counter *counter;
     PyObject *dict, *weak;
 #ifdef KVSAN_METER
     vectorcallfunc metered;
     long long calls, spent; /* ns in here, less what the engine's own function took */
+#else
+    char rest[56];
 #endif
 } Hook;
 
@@ -72,7 +75,7 @@ static inline void hook_fetch(Hook *self)
     const char *namer = (const char *)self->namer, *names = (const char *)self->names;
     size_t at;
     state_fetch(self->state);
-    FETCH(self->counter);
+    FETCH(self->fired);
     for (at = 0; namer != NULL && at < sizeof(Namer); at += 64)
         FETCH(namer + at);
     if (names != NULL) {

@@ -44,7 +44,7 @@ static HOT int call_made(Call *call, Hook *self, PyObject *const *args, size_t c
     call->result = hook_original(self, args, count, NULL);
     if (call->result == NULL)
         return 0;
-    self->counter->count++;
+    (*self->fired)++;
     return 1;
 }
 
@@ -360,7 +360,7 @@ FUNCTION(hook_synchronize)
     int placed;
     if (!call_begins(&call, self, args, count, kwnames, 1, 1))
         return call.result;
-    self->counter->count++;
+    (*self->fired)++;
     placed = hold_in_place(self, args[0], &index);
     if (placed == 0)
         held = synchronize_held(self, args[0]);
@@ -402,7 +402,7 @@ FUNCTION(hook_replay)
         return hook_slow(self, args, count, kwnames);
     }
     Py_DECREF(kept);
-    self->counter->count++;
+    (*self->fired)++;
     return hook_original(self, args, count, kwnames);
 }
 

@@ -133,9 +133,9 @@ static PyObject *queue_stamp(Queue *self, PyObject *item)
 {
     Py_ssize_t ops = 0, session = self->state->sessions;
     PyObject *token, *stamped;
-    FETCH(self->put_hook);
+    FETCH(self->put_hook->fired);
     state_fetch(self->state);
-    self->put_hook->count++;
+    (*self->put_hook->fired)++;
     if ((token = handed_on(self->state, s_q, &ops)) == NULL)
         return NULL;
     stamped = (PyObject *)stamped_made(token, item, ops, session);
@@ -189,14 +189,14 @@ static PyObject *Queue_get(Queue *self, PyObject *const *args, Py_ssize_t given,
             Py_CLEAR(found);
         return found;
     }
-    FETCH(self->get_hook);
+    FETCH(self->get_hook->fired);
     state_fetch(self->state);
     item = Py_NewRef(stamped->item);
     if (stamped->session != self->state->sessions) {
         if (plan_set(self->plan, 0) == 0)
             done = PyObject_CallMethodNoArgs((PyObject *)self, s__foreign);
     } else if (plan_set(self->plan, stamped->ops) == 0) {
-        self->get_hook->count++;
+        (*self->get_hook->fired)++;
         done = State_taken(self->state, stamped->token);
     }
     if (done == NULL && state_failed(self->state, s_queue) < 0)

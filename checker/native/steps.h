@@ -22,7 +22,7 @@ static int count_step(State *state)
 {
     Counter *steps = state->steps;
     PyObject *done;
-    if (steps == NULL || --steps->count >= 0)
+    if (steps == NULL || --*steps->fired >= 0)
         return 0;
     Py_INCREF(steps);
     done = PyObject_CallMethodNoArgs((PyObject *)steps, s__turn);
@@ -195,7 +195,7 @@ static int forward_line(Hook *self, PyObject *told)
         (name = place_read(&place_name, s_name, told)) == NULL ||
         (step = place_read(&place_count, s_count, messages)) == NULL)
         goto done;
-    ((Counter *)hook)->count++;
+    (*((Counter *)hook)->fired)++;
     if (state_enter(self->state, &lock) < 0)
         goto done;
     done = forward_in_place(self, name, step);
