@@ -6,6 +6,11 @@
 
 #include "order.h"
 
+static inline int is_non_blocking(PyObject *name)
+{
+    return name == s_non_blocking || PyUnicode_Compare(name, s_non_blocking) == 0;
+}
+
 /* `target.copy_(source, non_blocking)`: without a registered pool one that does not block is none of ours */
 FUNCTION(hook_copy)
 {
@@ -17,7 +22,7 @@ FUNCTION(hook_copy)
         if (kwnames == NULL && given == 3 && args[2] == Py_True)
             return hook_original(self, args, count, kwnames);
         if (kwnames != NULL && given == 2 && PyTuple_GET_SIZE(kwnames) == 1 && args[2] == Py_True &&
-            PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, 0), s_non_blocking) == 0)
+            is_non_blocking(PyTuple_GET_ITEM(kwnames, 0)))
             return hook_original(self, args, count, kwnames);
     }
     return hook_slow(self, args, count, kwnames);
@@ -34,7 +39,7 @@ FUNCTION(hook_to)
         if (kwnames == NULL && given == 2 && (PyObject *)Py_TYPE(args[1]) == PyTuple_GET_ITEM(self->more, 1))
             return hook_original(self, args, count, kwnames);
         for (i = 0; kwnames != NULL && i < PyTuple_GET_SIZE(kwnames); i++)
-            if (args[given + i] == Py_True && PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, i), s_non_blocking) == 0)
+            if (args[given + i] == Py_True && is_non_blocking(PyTuple_GET_ITEM(kwnames, i)))
                 return hook_original(self, args, count, kwnames);
     }
     return hook_slow(self, args, count, kwnames);
