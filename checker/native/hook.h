@@ -13,13 +13,14 @@
 typedef struct {
     PyObject_HEAD
     vectorcallfunc call;
-    PyObject *original, *slow;
+    PyObject *original;
     State *state;
     Counter *counter;
-    Here *here;
+    PyObject *more; /* what this kind needs besides */
     Namer *namer;
     Names *names;
-    PyObject *more, *where; /* what this kind needs besides, and its name for a fault */
+    Here *here;
+    PyObject *slow, *where; /* for what is not usual, and the name for a fault */
     PyObject *dict, *weak;
 #ifdef KVSAN_METER
     vectorcallfunc metered;
@@ -48,12 +49,10 @@ static inline Lock *hook_lock(Hook *self)
     return lock != NULL && Py_TYPE(lock) == lock_type ? (Lock *)Py_NewRef(lock) : NULL;
 }
 
-static Place place_device_pool;
-
 /* `engine.device_pool`, a new reference; NULL with an error. */
 static inline PyObject *pool_of(PyObject *engine)
 {
-    return place_read(&place_device_pool, s_device_pool, engine);
+    return read_at(at_device_pool, engine);
 }
 
 /* kvsan failed, or the engine is told of a hazard: what the call gives back then. */
