@@ -133,7 +133,7 @@ static int lives(Hook *self, long code, PyObject *pools, BlockIds *ids)
 /* The pools that a `BlockPool` was marked with, a new reference; NULL without an error if it was not. */
 static PyObject *marked(State *state, PyObject *pool)
 {
-    PyObject *pools = keep_read(&state->keep, POOLS_OF, pool, s__kvsan_pools);
+    PyObject *pools = keep_read(&state->keep, POOLS_OF, pool);
     if (pools != NULL && (!PyTuple_CheckExact(pools) || PyTuple_GET_SIZE(pools) == 0))
         Py_CLEAR(pools);
     return pools;
@@ -242,20 +242,23 @@ FUNCTION(hook_touch)
     return result;
 }
 
+/* Whether a scheduler's workers are elsewhere, or it cannot say. */
+static COLD int is_remote(PyObject *scheduler)
+{
+    int there = is_set(scheduler, s__kvsan_remote);
+    PyErr_Clear();
+    return there != 0;
+}
+
 /* `Scheduler.schedule()`: counts where something was scheduled; with workers elsewhere Python hands it over */
 FUNCTION(hook_schedule)
 {
     Hook *self = (Hook *)callable;
     PyObject *result, *tokens;
-    int there;
-    if (PASSES(self))
-        return hook_original(self, args, count, kwnames);
-    if (PyVectorcall_NARGS(count) < 1 ||
-        (there = is_true(keep_read(&self->state->keep, REMOTE_OF, args[0], s__kvsan_remote))) != 0) {
-        PyErr_Clear();
+    int there, looks = !PASSES(self);
+    if (looks && (PyVectorcall_NARGS(count) < 1 || (!all_here(self->state) && is_remote(args[0]))))
         return hook_slow(self, args, count, kwnames);
-    }
-    if ((result = hook_original(self, args, count, kwnames)) == NULL || PASSES(self))
+    if ((result = hook_original(self, args, count, kwnames)) == NULL || !looks || PASSES(self))
         return result;
     tokens = PyObject_GetAttr(result, s_total_num_scheduled_tokens);
     there = tokens == NULL ? -1 : PyObject_IsTrue(tokens);
@@ -266,24 +269,27 @@ FUNCTION(hook_schedule)
     return result;
 }
 
+/* Whether an object carries a token, or cannot say. */
+static COLD int carries_token(PyObject *object)
+{
+    PyObject *token = look_up(object, asked[asks_kvsan_token]);
+    int carries = token != NULL || PyErr_Occurred();
+    PyErr_Clear();
+    Py_XDECREF(token);
+    return carries;
+}
+
 /* `Scheduler.update_from_output(scheduler_output, model_runner_output)`: one that comes from another process is taken
    over in Python */
 FUNCTION(hook_output)
 {
     Hook *self = (Hook *)callable;
-    PyObject *token;
-    if (PASSES(self))
-        return hook_original(self, args, count, kwnames);
-    if (kwnames != NULL || PyVectorcall_NARGS(count) != 3)
-        return hook_slow(self, args, count, kwnames);
-    token = look_up(args[2], s_kvsan_token);
-    if (token != NULL || PyErr_Occurred()) {
-        PyErr_Clear();
-        Py_XDECREF(token);
-        return hook_slow(self, args, count, kwnames);
+    if (!PASSES(self)) {
+        if (kwnames != NULL || PyVectorcall_NARGS(count) != 3 || (!all_here(self->state) && carries_token(args[2])))
+            return hook_slow(self, args, count, kwnames);
+        (*self->fired)++;
     }
-    (*self->fired)++;
-    return hook_original(self, args, count, NULL);
+    return hook_original(self, args, count, kwnames);
 }
 
 /* `bind_connector_metadata(metadata)`: counts where copies are asked for, in `more` too */

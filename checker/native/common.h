@@ -10,21 +10,46 @@
 #include <structmember.h>
 #include <time.h>
 
+/* What most hooks pass after the engine's own function: in one piece of the code, so that it can be fetched ahead. */
+#ifdef __GNUC__
+#define HOT __attribute__((hot, noinline))
+#define COLD __attribute__((cold, noinline))
+#define FETCH(at) __builtin_prefetch(at)
+#define TOGETHER __attribute__((aligned(64)))
+#else
+#define TOGETHER
+#define HOT
+#define COLD
+#define FETCH(at) ((void)(at))
+#endif
+
 /* Attributes and methods of the Python half, interned once. */
 #define NAMES_USED(X)                                                                                                  \
     X(_ended) X(settle_up) X(fault) X(returned) X(thread_name) X(_refer) X(_otherwise) X(append) X(block_id)           \
-    X(ref_cnt) X(is_null) X(_kvsan_name) X(_kvsan_pools) X(_kvsan_remote) X(kvsan_token) X(non_blocking)               \
+    X(ref_cnt) X(is_null) X(_kvsan_name) X(_kvsan_pools) X(_kvsan_remote) X(non_blocking)                              \
     X(total_num_scheduled_tokens) X(load_gpu_blocks) X(store_gpu_blocks) X(_turn) X(hook) X(messages) X(name)          \
     X(pool) X(suspects) X(device_pool) X(current_stream) X(cuda_stream) X(device_index) X(stream_id)                   \
-    X(_kvsan_steps) X(open) X(_kvsan_empty) X(count) X(_before) X(_crosses) X(scheduled_cached_reqs)                   \
-    X(num_scheduled_tokens) X(scheduled_new_reqs) X(finished_req_ids) X(req_ids) X(req_id) X(block_ids)                \
-    X(new_block_ids) X(num_computed_tokens) X(resumed_req_ids) X(new_block_ids_to_zero) X(forward) X(stream)           \
-    X(compute) X(put) X(get) X(_recorder) X(_places) X(_tokens) X(_align) X(_append) X(_look) X(_pop)                  \
+    X(_kvsan_steps) X(open) X(_kvsan_empty) X(count) X(_before) X(_crosses) X(req_id) X(block_ids) X(forward)          \
+    X(stream) X(compute) X(put) X(get) X(_recorder) X(_places) X(_tokens) X(_align) X(_append) X(_look) X(_pop)        \
     X(_given_hook) X(_seen_hook) X(list) X(__qualname__) X(_put) X(_foreign) X(_get) X(queue) X(q)
 
 #define X(name) static PyObject *s_##name;
 NAMES_USED(X)
 #undef X
+
+/* What each message of a step is asked for (`message.h`), last those of its `scheduled_cached_reqs`. They stand in one
+   place, since all of them are fetched each time. */
+#define NAMES_ASKED(X)                                                                                                 \
+    X(kvsan_token) X(new_block_ids_to_zero) X(num_scheduled_tokens) X(scheduled_cached_reqs) X(finished_req_ids)       \
+    X(scheduled_new_reqs) X(req_ids) X(new_block_ids) X(resumed_req_ids) X(num_computed_tokens)
+
+enum {
+#define X(name) asks_##name,
+    NAMES_ASKED(X)
+#undef X
+    ASKED
+};
+static PyObject *asked[ASKED] TOGETHER;
 
 static PyObject *zero;            /* the int */
 static PyObject *hazard_class;    /* KvsanHazard: the one error that the engine is meant to see */
@@ -42,19 +67,13 @@ static int intern_names(void)
         return -1;
     NAMES_USED(X)
 #undef X
+#define X(name)                                                                                                        \
+    if ((asked[asks_##name] = PyUnicode_InternFromString(#name)) == NULL)                                              \
+        return -1;
+    NAMES_ASKED(X)
+#undef X
     return 0;
 }
-
-/* What most hooks pass after the engine's own function: in one piece of the code, so that it can be fetched ahead. */
-#ifdef __GNUC__
-#define HOT __attribute__((hot, noinline))
-#define COLD __attribute__((cold, noinline))
-#define FETCH(at) __builtin_prefetch(at)
-#else
-#define HOT
-#define COLD
-#define FETCH(at) ((void)(at))
-#endif
 
 /* A variable of the thread's that is found without a call, where a pointer's room for such is to be had (glibc). */
 #if defined(__GLIBC__) && defined(__GNUC__)
@@ -135,14 +154,46 @@ static inline PyObject *place_read(Place *place, PyObject *name, PyObject *objec
     return place_find(place, name, object);
 }
 
-/* Sets the attribute. 0, or -1 with an error. */
-static inline int place_write(Place *place, PyObject *name, PyObject *object, PyObject *value)
+/* Those of kvsan's own objects that each step reads, in one place for the same reason. */
+#define PLACES_OF_STEPS(X)                                                                                             \
+    X(suspects) X(device_pool) X(messages) X(name) X(pool) X(hook) X(open) X(_crosses) X(_before) X(count)
+
+enum {
+#define X(name) at_##name,
+    PLACES_OF_STEPS(X)
+#undef X
+    PLACES
+};
+static Place places[PLACES] TOGETHER;
+static PyObject **const places_names[] = {
+#define X(name) &s_##name,
+    PLACES_OF_STEPS(X)
+#undef X
+};
+
+static HOT PyObject *read_at(int which, PyObject *object)
 {
-    if (Py_TYPE(object) == place->type) {
-        Py_XSETREF(*place_in(place, object), Py_NewRef(value));
-        return 0;
-    }
-    return PyObject_SetAttr(object, name, value);
+    Place *place = &places[which];
+    PyObject *found;
+    if (Py_TYPE(object) == place->type && (found = *place_in(place, object)) != NULL)
+        return Py_NewRef(found);
+    return place_find(place, *places_names[which], object);
+}
+
+static COLD int write_slowly(int which, PyObject *object, PyObject *value)
+{
+    Py_XDECREF(read_at(which, object)); /* the next time its place is known */
+    return PyErr_Occurred() ? -1 : PyObject_SetAttr(object, *places_names[which], value);
+}
+
+/* 0, or -1 with an error. */
+static HOT int write_at(int which, PyObject *object, PyObject *value)
+{
+    Place *place = &places[which];
+    if (Py_TYPE(object) != place->type)
+        return write_slowly(which, object, value);
+    Py_XSETREF(*place_in(place, object), Py_NewRef(value));
+    return 0;
 }
 
 /* 1 if what was looked up is there and true, 0 if not, -1 with an error. Its reference is taken over. */

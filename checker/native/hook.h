@@ -17,9 +17,11 @@ typedef struct {
     State *state;
     Py_ssize_t *fired; /* the counter's */
     Here *here;
-    Names *names; /* until here it is one line of a cache: with the collector's head and `rest` a hook takes three */
+    PyObject *more; /* what this kind needs besides. Until here it is one line of a cache: with the collector's head and
+                       `rest` a hook takes three */
+    Names *names;
     Namer *namer;
-    PyObject *more, *slow, *where; /* what this kind needs besides, and its name for a fault */
+    PyObject *slow, *where; /* for what is not usual, and the name for a fault */
     Counter *counter;
     PyObject *dict, *weak;
 #ifdef KVSAN_METER
@@ -51,12 +53,10 @@ static inline Lock *hook_lock(Hook *self)
     return lock != NULL && Py_TYPE(lock) == lock_type ? (Lock *)Py_NewRef(lock) : NULL;
 }
 
-static Place place_device_pool;
-
 /* `engine.device_pool`, a new reference; NULL with an error. */
 static inline PyObject *pool_of(PyObject *engine)
 {
-    return place_read(&place_device_pool, s_device_pool, engine);
+    return read_at(at_device_pool, engine);
 }
 
 /* kvsan failed, or the engine is told of a hazard: what the call gives back then. */

@@ -1,4 +1,4 @@
-/* What kvsan has put on few objects of the engine's that live long (a block pool, a runner, a scheduler): which pools they
+/* What kvsan has put on few objects of the engine's that live long (a block pool, a runner): which pools they
    are, which steps. A look into such an object's dict is some ten cold cache lines, and they are looked at in each step.
 
    An object is known by its address as long as a weak reference says that it is its own: only for classes of Python, whose
@@ -11,7 +11,7 @@
 
 #define KEPT_OBJECTS 2 /* of each sort: the GPU's block pool and the CPU's */
 
-enum { POOLS_OF, STEPS_OF, REMOTE_OF, KEPT_SORTS };
+enum { POOLS_OF, STEPS_OF, KEPT_SORTS };
 
 typedef struct {
     PyObject *objects[KEPT_SORTS][KEPT_OBJECTS]; /* addresses */
@@ -48,8 +48,9 @@ static inline int still_lives(PyObject *ref, PyObject *object)
 }
 
 /* As `look_up`, and kept where the object's class is one of Python's. */
-static COLD PyObject *keep_look(Keep *self, int sort, PyObject *object, PyObject *name)
+static COLD PyObject *keep_look(Keep *self, int sort, PyObject *object)
 {
+    PyObject *name = sort == POOLS_OF ? s__kvsan_pools : s__kvsan_steps;
     Py_ssize_t before = marks;
     PyObject *found = look_up(object, name), *ref;
     int i = self->next[sort];
@@ -73,7 +74,7 @@ static COLD PyObject *keep_look(Keep *self, int sort, PyObject *object, PyObject
 
 /* The attribute that kvsan has put on an object, a new reference; NULL without an error if there is none, with one if
    something else went wrong. */
-static inline PyObject *keep_read(Keep *self, int sort, PyObject *object, PyObject *name)
+static inline PyObject *keep_read(Keep *self, int sort, PyObject *object)
 {
     int i;
     if (self->marks != marks)
@@ -81,7 +82,7 @@ static inline PyObject *keep_read(Keep *self, int sort, PyObject *object, PyObje
     for (i = 0; i < KEPT_OBJECTS; i++)
         if (self->objects[sort][i] == object && still_lives(self->refs[sort][i], object))
             return Py_XNewRef(self->values[sort][i]);
-    return keep_look(self, sort, object, name);
+    return keep_look(self, sort, object);
 }
 
 static int keep_traverse(Keep *self, visitproc visit, void *arg)

@@ -6,51 +6,42 @@
 
 #include "in_place.h"
 
-static Place place_before, place_count, place_name;
+/* What a message is asked for, in that order, and what it says, in the order of `steps.Message`: from FINISHED to COMPUTED
+   they are the same. `NOW`: what `_before` will be, NULL if it says the same already. Last what kvsan has of the runner.
+   All are references, or NULL. */
+enum {
+    TOKEN = asks_kvsan_token,
+    ZEROED = asks_new_block_ids_to_zero,
+    TOKENS_OF = asks_num_scheduled_tokens,
+    CACHED = asks_scheduled_cached_reqs,
+    FINISHED = asks_finished_req_ids,
+    FRESH = asks_scheduled_new_reqs,
+    GOES_ON = asks_req_ids,
+    MORE = asks_new_block_ids,
+    RESUMED = asks_resumed_req_ids,
+    COMPUTED = asks_num_computed_tokens,
+    SCHEDULED,
+    TOKENS,
+    ENCODED,
+    NOW,
+    OF_RUNNER,
+    MESSAGES = OF_RUNNER + at_messages,
+    SAID = OF_RUNNER + at_pool + 1
+};
 
-/* Lists, each a new reference: those whose requests go on, which blocks they got, and how many of their tokens are computed.
-   NULL where there are none: who has finished, `[(name, [[id, …], …], computed), …]` of new ones. NULL where both are as in
-   the message before: the names of all that go on, of all that are scheduled, and how many tokens these have. */
+/* `says`: a bit for each that is said. GOES_ON, SCHEDULED and TOKENS are not where they are as before. */
 typedef struct {
-    PyObject *names, *more, *computed, *finished, *fresh, *goes_on, *scheduled, *tokens;
+    PyObject *of[SAID];
+    unsigned says;
 } Said;
+
+#define BIT(which) (1u << (which))
 
 static void said_drop(Said *said)
 {
-    Py_CLEAR(said->names);
-    Py_CLEAR(said->more);
-    Py_CLEAR(said->computed);
-    Py_CLEAR(said->finished);
-    Py_CLEAR(said->fresh);
-    Py_CLEAR(said->goes_on);
-    Py_CLEAR(said->scheduled);
-    Py_CLEAR(said->tokens);
-}
-
-/* Whether a dict's keys and values are those of two lists, in order. -1 with an error. */
-static int dict_is(PyObject *dict, PyObject *keys, PyObject *values)
-{
-    PyObject *key, *value;
-    Py_ssize_t at = 0, i = 0;
-    int same = PyDict_GET_SIZE(dict) == PyList_GET_SIZE(keys) && PyList_GET_SIZE(keys) == PyList_GET_SIZE(values);
-    while (same == 1 && PyDict_Next(dict, &at, &key, &value)) {
-        same = i < PyList_GET_SIZE(keys) && i < PyList_GET_SIZE(values);
-        if (same == 1 && (key != PyList_GET_ITEM(keys, i) || value != PyList_GET_ITEM(values, i))) {
-            /* comparing runs their code, which may change all four */
-            PyObject *with[] = {Py_NewRef(PyList_GET_ITEM(keys, i)), Py_NewRef(PyList_GET_ITEM(values, i))};
-            Py_INCREF(key);
-            Py_INCREF(value);
-            same = PyObject_RichCompareBool(key, with[0], Py_EQ);
-            if (same == 1)
-                same = PyObject_RichCompareBool(value, with[1], Py_EQ);
-            Py_DECREF(key);
-            Py_DECREF(value);
-            Py_DECREF(with[0]);
-            Py_DECREF(with[1]);
-        }
-        i++;
-    }
-    return same;
+    int i;
+    for (i = 0; i < SAID; i++)
+        Py_XDECREF(said->of[i]);
 }
 
 /* A list of lists, each copied; NULL with an error. */
@@ -103,15 +94,6 @@ failed:
     return NULL;
 }
 
-/* An attribute that must be a list, a new reference; NULL without an error if it is none. */
-static PyObject *list_of(PyObject *object, PyObject *name)
-{
-    PyObject *found = look_up(object, name);
-    if (found != NULL && !PyList_CheckExact(found))
-        Py_CLEAR(found);
-    return found;
-}
-
 /* `(name, [[id, …], …], computed)` of a new request; NULL, maybe with an error, if it is not of the usual sorts. */
 static COLD PyObject *fresh_one(PyObject *one)
 {
@@ -119,7 +101,7 @@ static COLD PyObject *fresh_one(PyObject *one)
     Py_ssize_t group;
     if (name == NULL || !PyUnicode_CheckExact(name) || (ids = look_up(one, s_block_ids)) == NULL ||
         !(PyTuple_CheckExact(ids) || PyList_CheckExact(ids)) ||
-        (computed = look_up(one, s_num_computed_tokens)) == NULL || !PyLong_CheckExact(computed))
+        (computed = look_up(one, asked[asks_num_computed_tokens])) == NULL || !PyLong_CheckExact(computed))
         goto done;
     for (group = 0; group < PySequence_Fast_GET_SIZE(ids); group++)
         if (!PyList_CheckExact(PySequence_Fast_GET_ITEM(ids, group)))
@@ -134,144 +116,179 @@ done:
     return made;
 }
 
-/* Who is new, if anybody. 1; 0 if that is not of the usual sorts, maybe with an error. */
-static int fresh_ones(PyObject *output, Said *said)
+/* Who is new and who has finished. 1; 0 if that is not of the usual sorts, maybe with an error. */
+static COLD int news(Said *said)
 {
-    PyObject *all = list_of(output, s_scheduled_new_reqs), *one;
+    PyObject *all = said->of[FRESH], *fresh = PyList_New(0), *finished = PySequence_List(said->of[FINISHED]), *one;
     Py_ssize_t i;
-    int usual = all != NULL;
-    if (usual && PyList_GET_SIZE(all) > 0)
-        usual = (said->fresh = PyList_New(0)) != NULL;
+    int usual = fresh != NULL && finished != NULL;
     for (i = 0; usual && i < PyList_GET_SIZE(all); i++) {
         PyObject *request = Py_NewRef(PyList_GET_ITEM(all, i)); /* its attributes may change the list */
         one = fresh_one(request);
         Py_DECREF(request);
-        usual = one != NULL && PyList_Append(said->fresh, one) == 0;
+        usual = one != NULL && PyList_Append(fresh, one) == 0;
         Py_XDECREF(one);
     }
-    Py_XDECREF(all);
+    said->says |= BIT(FRESH) | BIT(FINISHED);
+    said->of[FRESH] = fresh;
+    Py_XSETREF(said->of[FINISHED], finished);
+    Py_DECREF(all);
     return usual;
 }
 
-/* Who has finished, if anybody. The same. */
-static int finished_ones(PyObject *output, Said *said)
+/* Whether a list has the very items of another one. */
+static int same_items(PyObject *list, PyObject *other)
 {
-    PyObject *all = look_up(output, s_finished_req_ids);
-    int usual = all != NULL && PyAnySet_CheckExact(all);
-    if (usual && PySet_GET_SIZE(all) > 0)
-        usual = (said->finished = PySequence_List(all)) != NULL;
-    Py_XDECREF(all);
-    return usual;
+    Py_ssize_t i = PyList_GET_SIZE(list);
+    if (!PyList_CheckExact(other) || PyList_GET_SIZE(other) != i)
+        return 0;
+    while (--i >= 0 && PyList_GET_ITEM(list, i) == PyList_GET_ITEM(other, i))
+        ;
+    return i < 0;
 }
 
-/* Whether `_before` says the same; if not, what it will say. 1; 0 if it is not as usual, maybe with an error. */
-static int compared(PyObject *messages, PyObject *scheduled, Said *said)
+/* Whether `_before` says the very same. Pointers are compared, and nobody's code runs. */
+static inline int is_as_before(PyObject *before, Said *said)
 {
-    PyObject *before = place_read(&place_before, s__before, messages);
-    int same = 1, usual = 0;
-    if (before == NULL || !PyTuple_CheckExact(before) || PyTuple_GET_SIZE(before) != 3 ||
-        !PyList_CheckExact(PyTuple_GET_ITEM(before, 0)) || !PyList_CheckExact(PyTuple_GET_ITEM(before, 1)) ||
-        !PyList_CheckExact(PyTuple_GET_ITEM(before, 2)) ||
-        (same = PyObject_RichCompareBool(said->names, PyTuple_GET_ITEM(before, 0), Py_EQ)) < 0 ||
-        (same && (same = dict_is(scheduled, PyTuple_GET_ITEM(before, 1), PyTuple_GET_ITEM(before, 2))) < 0))
-        goto done;
-    usual = same || ((said->goes_on = PySequence_List(said->names)) != NULL &&
-                     (said->scheduled = PyDict_Keys(scheduled)) != NULL &&
-                     (said->tokens = PyDict_Values(scheduled)) != NULL);
-done:
-    Py_XDECREF(before);
-    return usual;
+    PyObject **was[3], *key, *value;
+    Py_ssize_t size = PyDict_GET_SIZE(said->of[TOKENS_OF]), i, at = 0;
+    if (!PyTuple_CheckExact(before) || PyTuple_GET_SIZE(before) != 3 ||
+        !same_items(said->of[GOES_ON], PyTuple_GET_ITEM(before, 0)))
+        return 0;
+    for (i = 1; i < 3; i++) {
+        PyObject *list = PyTuple_GET_ITEM(before, i);
+        if (!PyList_CheckExact(list) || PyList_GET_SIZE(list) != size)
+            return 0;
+        was[i] = ((PyListObject *)list)->ob_item;
+    }
+    for (i = 0; PyDict_Next(said->of[TOKENS_OF], &at, &key, &value); i++)
+        if (key != was[1][i] || value != was[2][i])
+            return 0;
+    return 1;
+}
+
+/* Whether it says the same, as Python compares them; if not, what it will say. 0, or -1 with an error. */
+static COLD int compared(PyObject *before, Said *said)
+{
+    PyObject *names = PySequence_List(said->of[GOES_ON]), *now = NULL;
+    int same = -1;
+    said->of[SCHEDULED] = PyDict_Keys(said->of[TOKENS_OF]);
+    said->of[TOKENS] = PyDict_Values(said->of[TOKENS_OF]);
+    if (names != NULL && said->of[SCHEDULED] != NULL && same_items(names, said->of[SCHEDULED]))
+        Py_SETREF(said->of[SCHEDULED], Py_NewRef(names)); /* one list to look at */
+    if (names != NULL && said->of[SCHEDULED] != NULL && said->of[TOKENS] != NULL)
+        now = PyTuple_Pack(3, names, said->of[SCHEDULED], said->of[TOKENS]);
+    if (now != NULL && (same = PyObject_RichCompareBool(now, before, Py_EQ)) == 0) {
+        said->says |= BIT(GOES_ON) | BIT(SCHEDULED) | BIT(TOKENS);
+        said->of[NOW] = Py_NewRef(now);
+        Py_SETREF(said->of[GOES_ON], Py_NewRef(names));
+    }
+    Py_XDECREF(names);
+    Py_XDECREF(now);
+    return same < 0 ? -1 : 0;
 }
 
 /* One more message had a forward, and `_before` says what it says. 0, or -1 with an error. */
-static int noted(PyObject *messages, const Said *said)
+static inline int noted(const Said *said)
 {
-    PyObject *count = place_read(&place_count, s_count, messages), *one, *now;
+    PyObject *messages = said->of[MESSAGES], *now = said->of[NOW], *count = read_at(at_count, messages), *one;
     int done = -1;
     if (count == NULL)
         return -1;
     one = PyLong_FromSsize_t(PyLong_AsSsize_t(count) + 1);
     Py_DECREF(count);
     if (one != NULL && !PyErr_Occurred())
-        done = place_write(&place_count, s_count, messages, one);
+        done = write_at(at_count, messages, one);
     Py_XDECREF(one);
-    if (done < 0 || said->goes_on == NULL)
-        return done;
-    if ((now = PyTuple_Pack(3, said->goes_on, said->scheduled, said->tokens)) == NULL)
-        return -1;
-    done = place_write(&place_before, s__before, messages, now);
-    Py_DECREF(now);
-    return done;
+    return done == 0 && now != NULL ? write_at(at__before, messages, now) : done;
 }
 
-/* `Messages.take` of a message that has a forward, resumes nobody and is of the usual sorts. 1: that is so; 0: it is not, with
-   or without an error, and nothing was taken; -1 with an error. */
-static int message_taken(PyObject *messages, PyObject *output, Said *said)
+/* All that a message is asked for, but for what stands before `from`. 1 if it is of the usual sorts; 0 if not, maybe with
+   an error. */
+static HOT int message_read(PyObject *output, int from, Said *said)
 {
-    PyObject *cached = NULL, *scheduled = look_up(output, s_num_scheduled_tokens);
-    int usual = scheduled != NULL && PyDict_CheckExact(scheduled) && PyDict_GET_SIZE(scheduled) > 0 &&
-                is_set(messages, s__crosses) == 0 && fresh_ones(output, said) && finished_ones(output, said) &&
-                (cached = look_up(output, s_scheduled_cached_reqs)) != NULL &&
-                is_set(cached, s_resumed_req_ids) == 0 && (said->names = list_of(cached, s_req_ids)) != NULL &&
-                (said->more = list_of(cached, s_new_block_ids)) != NULL &&
-                (said->computed = list_of(cached, s_num_computed_tokens)) != NULL &&
-                PyList_GET_SIZE(said->more) == PyList_GET_SIZE(said->names) && compared(messages, scheduled, said);
-    Py_XDECREF(scheduled);
-    Py_XDECREF(cached);
-    if (usual && noted(messages, said) < 0)
-        usual = -1;
-    if (usual != 1)
-        said_drop(said);
-    return usual;
+    enum {
+        MAY_LACK = BIT(TOKEN) | BIT(ZEROED) | BIT(RESUMED),
+        EMPTY = BIT(ZEROED) | BIT(RESUMED),
+        LISTS = BIT(FRESH) | BIT(GOES_ON) | BIT(MORE) | BIT(COMPUTED)
+    };
+    int i;
+    for (i = from; i < ASKED; i++) {
+        PyObject *found = said->of[i] = look_up(i < GOES_ON ? output : said->of[CACHED], asked[i]);
+        if (found == NULL ? !(BIT(i) & MAY_LACK) || PyErr_Occurred()
+                          : (BIT(i) & LISTS && !PyList_CheckExact(found)) || (BIT(i) & EMPTY && PyObject_IsTrue(found)))
+            return 0;
+    }
+    return said->of[TOKEN] == NULL && PyDict_CheckExact(said->of[TOKENS_OF]) &&
+           PyDict_GET_SIZE(said->of[TOKENS_OF]) > 0 && Py_IS_TYPE(said->of[FINISHED], &PySet_Type) &&
+           PyList_GET_SIZE(said->of[MORE]) == PyList_GET_SIZE(said->of[GOES_ON]);
+}
+
+/* `Messages.take` of such a message. 1; 0: it is not so usual, maybe with an error, and nothing was taken; -1 with an
+   error. */
+static HOT int message_taken(Said *said)
+{
+    PyObject *before;
+    int done = is_true(read_at(at__crosses, said->of[MESSAGES]));
+    if (done != 0 || (PyList_GET_SIZE(said->of[FRESH]) + PySet_GET_SIZE(said->of[FINISHED]) > 0 && !news(said)) ||
+        (before = read_at(at__before, said->of[MESSAGES])) == NULL)
+        return 0;
+    done = is_as_before(before, said) ? 0 : compared(before, said);
+    Py_DECREF(before);
+    if (done < 0)
+        return 0;
+    return noted(said) < 0 ? -1 : 1;
+}
+
+/* Whether a request got blocks; -1 for what has no form here. */
+static int grew(PyObject *ids)
+{
+    if (ids == Py_None)
+        return 0;
+    return PyTuple_CheckExact(ids) || PyList_CheckExact(ids) ? PySequence_Fast_GET_SIZE(ids) > 0 : -1;
 }
 
 /* Requests that got blocks, and which: `[(name, [list, …]), …]`. 0, -1 with an error, 1 for what has no form here. */
 static int pack_grown(Packed *packed, const Said *said)
 {
-    Py_ssize_t i, count = PyList_GET_SIZE(said->names), some = 0;
+    PyObject *names = said->of[GOES_ON], *more = said->of[MORE];
+    Py_ssize_t i, count = PyList_GET_SIZE(names), some = 0;
     int done;
-    if (PyList_GET_SIZE(said->more) != count)
+    if (PyList_GET_SIZE(more) != count)
         return 1;
     for (i = 0; i < count; i++) {
-        PyObject *ids = PyList_GET_ITEM(said->more, i);
-        if (ids != Py_None && !PyTuple_CheckExact(ids) && !PyList_CheckExact(ids))
+        if ((done = grew(PyList_GET_ITEM(more, i))) < 0)
             return 1;
-        some += ids != Py_None && PySequence_Fast_GET_SIZE(ids) > 0;
+        some += done;
     }
-    done = pack_head(packed, (size_t)some, 0x90, 15, 0, 0xdc, 0xdd);
-    for (i = 0; done == 0 && some > 0 && i < count; i++) {
-        PyObject *ids = PyList_GET_ITEM(said->more, i);
-        if (ids == Py_None || PySequence_Fast_GET_SIZE(ids) == 0)
-            continue;
-        if ((done = pack_head(packed, 2, 0x90, 15, 0, 0xdc, 0xdd)) == 0 &&
-            (done = pack_value(packed, PyList_GET_ITEM(said->names, i), 1)) == 0)
-            done = pack_value(packed, ids, 1);
-    }
+    done = pack_list(packed, some);
+    for (i = 0; done == 0 && some > 0; i++)
+        if (grew(PyList_GET_ITEM(more, i))) {
+            some--;
+            if ((done = pack_list(packed, 2)) == 0 && (done = pack_value(packed, PyList_GET_ITEM(names, i), 1)) == 0)
+                done = pack_value(packed, PyList_GET_ITEM(more, i), 1);
+        }
     return done;
 }
 
-/* A list, or what stands for none. */
-static int pack_list(Packed *packed, PyObject *list, unsigned char none)
-{
-    return list == NULL ? pack_bytes(packed, (const char *)&none, 1) : pack_value(packed, list, 1);
-}
-
-/* The items of `Message`: finished, new, cached, more, resumed, computed, scheduled, tokens, encoded. As `pack_grown`. */
+/* The items of `Message`. The same. */
 static int pack_said(Packed *packed, const Said *said)
 {
     enum { NOBODY = 0x90 };
-    int done;
-    if ((done = pack_list(packed, said->finished, NOBODY)) == 0 && (done = pack_list(packed, said->fresh, NOBODY)) == 0 &&
-        (done = pack_list(packed, said->goes_on, NONE)) == 0 && (done = pack_grown(packed, said)) == 0 &&
-        (done = pack_list(packed, NULL, NOBODY)) == 0 && (done = pack_list(packed, said->computed, NOBODY)) == 0 &&
-        (done = pack_list(packed, said->scheduled, NONE)) == 0 && (done = pack_list(packed, said->tokens, NONE)) == 0)
-        done = pack_list(packed, NULL, NOBODY);
+    int i, done = 0;
+    for (i = FINISHED; done == 0 && i <= ENCODED; i++)
+        if (i == MORE)
+            done = pack_grown(packed, said);
+        else if (said->says & BIT(i))
+            done = pack_value(packed, said->of[i], 1);
+        else
+            done = pack_byte(packed, BIT(i) & (BIT(GOES_ON) | BIT(SCHEDULED) | BIT(TOKENS)) ? NONE : NOBODY);
     return done;
 }
 
 /* The message for whoever follows under that name, in its turn among the lines, put in place. 1: it is; 0: it cannot be; -1
    with an error. */
-static int tell_in_place(State *state, PyObject *name, const Said *said)
+static HOT int tell_in_place(State *state, PyObject *name, const Said *said)
 {
     Packed *packed;
     const char *letters;
@@ -297,23 +314,19 @@ static int tell_in_place(State *state, PyObject *name, const Said *said)
     return 1;
 }
 
-static PyObject *or_none(PyObject *list)
-{
-    return list == NULL ? Py_None : list;
-}
-
-/* The same as a line that is made. 0, or -1 with an error. */
+/* The same as a line that is made. 1, or -1 with an error. */
 static COLD int tell_slowly(State *state, PyObject *name, const Said *said)
 {
-    PyObject *got = grown(said->names, said->more), *nobody = PyList_New(0), *message = NULL;
+    PyObject *got = grown(said->of[GOES_ON], said->of[MORE]), *nobody = PyList_New(0), *message = NULL;
+    int news = said->says & BIT(FRESH), other = said->says & BIT(GOES_ON);
     if (got != NULL && nobody != NULL)
-        message = Py_BuildValue("(OOOOONOOO)", said->finished == NULL ? nobody : said->finished,
-                                said->fresh == NULL ? nobody : said->fresh, or_none(said->goes_on), got, nobody,
-                                PyList_GetSlice(said->computed, 0, PyList_GET_SIZE(said->computed)),
-                                or_none(said->scheduled), or_none(said->tokens), nobody);
+        message = Py_BuildValue("(OOOOONOOO)", news ? said->of[FINISHED] : nobody, news ? said->of[FRESH] : nobody,
+                                other ? said->of[GOES_ON] : Py_None, got, nobody,
+                                PyList_GetSlice(said->of[COMPUTED], 0, PyList_GET_SIZE(said->of[COMPUTED])),
+                                other ? said->of[SCHEDULED] : Py_None, other ? said->of[TOKENS] : Py_None, nobody);
     Py_XDECREF(got);
     Py_XDECREF(nobody);
-    return state_tell(state, name, message);
+    return state_tell(state, name, message) < 0 ? -1 : 1;
 }
 
 #endif

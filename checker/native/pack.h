@@ -95,6 +95,21 @@ static int pack_head(Packed *self, size_t count, unsigned char few, size_t most,
     return 0;
 }
 
+/* That of a list. */
+static int pack_list(Packed *self, Py_ssize_t count)
+{
+    return pack_head(self, (size_t)count, 0x90, 15, 0, 0xdc, 0xdd);
+}
+
+/* An item of one byte. */
+static int pack_byte(Packed *self, unsigned char item)
+{
+    if (pack_room(self, 1) < 0)
+        return -1;
+    self->bytes[self->used++] = item;
+    return 0;
+}
+
 static int pack_bytes(Packed *self, const char *bytes, size_t count)
 {
     if (pack_room(self, count) < 0)
@@ -108,8 +123,8 @@ static int pack_int(Packed *self, PyObject *value)
 {
     int overflow;
     long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow || (number == -1 && PyErr_Occurred()))
-        return PyErr_Occurred() ? -1 : 1;
+    if (overflow)
+        return 1;
     if (pack_room(self, 9) < 0)
         return -1;
     self->used = (size_t)(put_int(self->bytes + self->used, number) - self->bytes);
@@ -134,19 +149,15 @@ static int is_broken(PyObject *text)
     return 0;
 }
 
-/* 0, -1 with an error, 1 for what has no form here. Calls nothing of Python's. */
-static int pack_value(Packed *self, PyObject *value, int depth)
+static int pack_value(Packed *self, PyObject *value, int depth);
+
+/* The same for what is rare where lines are put in place. */
+static COLD int pack_other(Packed *self, PyObject *value, int depth)
 {
-    Py_ssize_t size, i, at = 0;
+    Py_ssize_t size, at = 0;
     int done = 0;
-    if (value == Py_None || PyBool_Check(value)) {
-        if (pack_room(self, 1) < 0)
-            return -1;
-        pack_number(self, value == Py_None ? 0xc0 : value == Py_True ? 0xc3 : 0xc2, 0, 0);
-        return 0;
-    }
-    if (PyLong_CheckExact(value))
-        return pack_int(self, value);
+    if (value == Py_None || PyBool_Check(value))
+        return pack_byte(self, value == Py_None ? 0xc0 : value == Py_True ? 0xc3 : 0xc2);
     if (PyUnicode_CheckExact(value)) {
         const char *text;
         if (is_broken(value))
@@ -163,17 +174,7 @@ static int pack_value(Packed *self, PyObject *value, int depth)
             return -1;
         return pack_bytes(self, PyBytes_AS_STRING(value), (size_t)size);
     }
-    if (depth == DEEPEST)
-        return 1;
-    if (PyList_CheckExact(value) || PyTuple_CheckExact(value)) {
-        size = PySequence_Fast_GET_SIZE(value);
-        if (pack_head(self, (size_t)size, 0x90, 15, 0, 0xdc, 0xdd) < 0)
-            return -1;
-        for (i = 0; done == 0 && i < size && i < PySequence_Fast_GET_SIZE(value); i++)
-            done = pack_value(self, PySequence_Fast_GET_ITEM(value, i), depth + 1);
-        return done == 0 && i < size ? 1 : done;
-    }
-    if (PyDict_CheckExact(value)) {
+    if (PyDict_CheckExact(value) && depth < DEEPEST) {
         PyObject *key, *item;
         if (pack_head(self, (size_t)PyDict_GET_SIZE(value), 0x80, 15, 0, 0xde, 0xdf) < 0)
             return -1;
@@ -183,6 +184,31 @@ static int pack_value(Packed *self, PyObject *value, int depth)
         return done;
     }
     return 1;
+}
+
+/* 0, -1 with an error, 1 for what has no form here. Calls nothing of Python's. */
+static int pack_value(Packed *self, PyObject *value, int depth)
+{
+    const char *letters;
+    Py_ssize_t i;
+    size_t size;
+    int done;
+    if (PyLong_CheckExact(value))
+        return pack_int(self, value);
+    if (PyList_CheckExact(value) || PyTuple_CheckExact(value)) {
+        if (depth == DEEPEST)
+            return 1;
+        done = pack_list(self, PySequence_Fast_GET_SIZE(value));
+        for (i = 0; done == 0 && i < PySequence_Fast_GET_SIZE(value); i++)
+            done = pack_value(self, PySequence_Fast_GET_ITEM(value, i), depth + 1);
+        return done;
+    }
+    if ((letters = plain(value, &size)) == NULL)
+        return pack_other(self, value, depth);
+    if (pack_room(self, size + 2) < 0)
+        return -1;
+    self->used = (size_t)(put_plain(self->bytes + self->used, letters, size) - self->bytes);
+    return 0;
 }
 
 /* A blocking call's line: `(SYNC, *given)` if it has returned, else `(HELD, *given, done)`. */

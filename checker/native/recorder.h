@@ -189,6 +189,7 @@ static PyMethodDef State_methods[] = {
 
 static PyMemberDef State_members[] = {
     {"on", T_BOOL, offsetof(State, on), 0, NULL},
+    {"workers", T_BYTE, offsetof(State, workers), 0, NULL},
     {"lock", T_OBJECT_EX, offsetof(State, lock), 0, NULL},
     {"batch", T_PYSSIZET, offsetof(State, batch), 0, NULL},
     {"blocked", T_PYSSIZET, offsetof(State, blocked), 0, NULL},

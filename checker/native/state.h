@@ -20,6 +20,7 @@
 typedef struct {
     PyObject_HEAD
     char on;
+    char workers; /* where those of the schedulers are */
     PyObject *lock;
     PyObject *queue;  /* a deque or a `Packed`, and its `append` */
     PyObject *append;
@@ -41,6 +42,14 @@ typedef struct {
     unsigned long long serial;
     Keep keep;
 } State;
+
+enum { HERE = 1 }; /* as in `state.py` */
+
+/* Whether nothing carries the token of another process, and no scheduler hands over to one. */
+static inline int all_here(State *self)
+{
+    return self->workers == HERE;
+}
 
 /* ── names and times ──────────────────────────────────────────────────────────────────────────────────────────── */
 

@@ -10,51 +10,72 @@
 /* What a hook of a runner needs besides: a tuple `(engine, begin, at, dummy, where, unpassed)`. */
 enum { ENGINE, BEGIN_SLOWLY, OUTPUT_AT, DUMMY_AT, SITE, UNPASSED, PARTS };
 
-static Place place_messages, place_pool, place_hook, place_suspects, place_open;
-
 static inline PyObject *part(Hook *self, int which)
 {
     return PyTuple_GET_ITEM(self->more, which);
 }
 
-/* A step begins. 0 or -1 with an error. */
-static int count_step(State *state)
+static COLD int count_turns(PyObject *steps)
 {
-    Counter *steps = state->steps;
     PyObject *done;
-    if (steps == NULL || --*steps->fired >= 0)
-        return 0;
     Py_INCREF(steps);
-    done = PyObject_CallMethodNoArgs((PyObject *)steps, s__turn);
+    done = PyObject_CallMethodNoArgs(steps, s__turn);
     Py_DECREF(steps);
     Py_XDECREF(done);
     return done == NULL ? -1 : 0;
 }
 
-/* `told.open = open`. 0, or -1 with an error. */
-static int set_open(PyObject *told, PyObject *open)
+/* A step begins. 0 or -1 with an error. */
+static inline int count_step(State *state)
 {
-    PyObject *now = place_read(&place_open, s_open, told);
-    if (now == NULL)
-        return -1;
-    Py_DECREF(now);
-    return now == open ? 0 : place_write(&place_open, s_open, told, open);
+    return state->steps == NULL || --*state->steps->fired >= 0 ? 0 : count_turns((PyObject *)state->steps);
+}
+
+static inline int is_forward(PyObject *told)
+{
+    return told != NULL && told != Py_None;
 }
 
 /* Whether the forward of what was told has not passed yet; -1 with an error. */
 static int is_open(PyObject *told)
 {
-    return is_true(told == NULL || told == Py_None ? NULL : place_read(&place_open, s_open, told));
+    return is_forward(told) ? is_true(read_at(at_open, told)) : 0;
 }
 
-/* `engine.device_pool = pool`, which it mostly is. 0, or -1 with an error. */
-static int set_pool(PyObject *engine, PyObject *pool)
+/* What is kept of the runner and of the engine, whose pool is that of the runner from now on. 1; 0, maybe with an
+   error: a field of messages may be of unknown meaning. */
+static HOT int kept_read(PyObject *engine, PyObject *told, Said *said)
 {
-    PyObject *now = pool_of(engine);
-    if (now == NULL)
+    PyObject **of = said->of + OF_RUNNER;
+    int i;
+    for (i = at_suspects; i <= at_pool; i++)
+        if ((of[i] = read_at(i, i <= at_device_pool ? engine : told)) == NULL)
+            return 0;
+    return PyTuple_CheckExact(of[at_suspects]) && PyTuple_GET_SIZE(of[at_suspects]) == 0 &&
+           (of[at_device_pool] == of[at_pool] || PyObject_SetAttr(engine, s_device_pool, of[at_pool]) == 0);
+}
+
+/* What was taken is told. 1, or -1 with an error. */
+static inline int tell(State *state, PyObject *told, const Said *said)
+{
+    PyObject *name = said->of[OF_RUNNER + at_name];
+    Lock *lock;
+    int done;
+    if (write_at(at_open, told, Py_True) < 0 || state_enter(state, &lock) < 0)
         return -1;
-    Py_DECREF(now);
-    return now == pool ? 0 : PyObject_SetAttr(engine, s_device_pool, pool);
+    if ((done = tell_in_place(state, name, said)) == 0)
+        done = tell_slowly(state, name, said);
+    state_leave(lock);
+    return done;
+}
+
+/* What C did not take, taken in Python. */
+static COLD PyObject *begin_slowly(Hook *self, PyObject *runner, PyObject *output)
+{
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+        return NULL; /* a signal's handler raised: it is the engine's */
+    PyErr_Clear();
+    return PyObject_CallFunctionObjArgs(part(self, BEGIN_SLOWLY), runner, output, NULL);
 }
 
 /* `_begin`: the recorder is told what the forward will touch. What hooks of it need, a new reference; `None` if there
@@ -62,61 +83,27 @@ static int set_pool(PyObject *engine, PyObject *pool)
 static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
 {
     State *state = self->state;
-    PyObject *engine = part(self, ENGINE), *told = NULL, *token, *suspects, *messages = NULL, *name, *pool;
-    Said said = {NULL};
-    Lock *lock;
-    int other, done;
+    PyObject *told;
+    Said said = {.says = BIT(COMPUTED)};
+    int done = 0;
     if (count_step(state) < 0)
         return NULL;
-    token = look_up(output, s_kvsan_token);
-    other = token != NULL || PyErr_Occurred();
-    Py_XDECREF(token);
-    if (!other) {
-        suspects = place_read(&place_suspects, s_suspects, engine);
-        other = suspects == NULL || !PyTuple_CheckExact(suspects) || PyTuple_GET_SIZE(suspects) != 0;
-        Py_XDECREF(suspects);
-    }
-    if (!other)
-        told = keep_read(&state->keep, STEPS_OF, runner, s__kvsan_steps);
-    if (other || told == NULL || told == Py_None || is_set(output, s_new_block_ids_to_zero) != 0)
-        goto slowly;
-    if ((messages = place_read(&place_messages, s_messages, told)) == NULL ||
-        (done = message_taken(messages, output, &said)) == 0)
-        goto slowly;
-    Py_DECREF(messages);
-    if (done < 0) {
-        Py_DECREF(told);
-        return NULL;
-    }
-    name = set_open(told, Py_True) < 0 ? NULL : place_read(&place_name, s_name, told);
-    pool = name == NULL ? NULL : place_read(&place_pool, s_pool, told);
-    if (pool == NULL || set_pool(engine, pool) < 0 || state_enter(state, &lock) < 0)
-        done = -1;
-    else {
-        done = tell_in_place(state, name, &said);
-        done = done == 0 ? tell_slowly(state, name, &said) : done < 0 ? -1 : 0;
-        state_leave(lock);
-    }
+    told = keep_read(&state->keep, STEPS_OF, runner);
+    if (is_forward(told) && kept_read(part(self, ENGINE), told, &said) &&
+        message_read(output, all_here(state), &said) && /* without the token, which is the first */
+        (done = message_taken(&said)) > 0)
+        done = tell(state, told, &said);
     said_drop(&said);
-    Py_XDECREF(name);
-    Py_XDECREF(pool);
-    if (done < 0)
-        Py_CLEAR(told);
-    return told;
-slowly:
-    Py_XDECREF(messages);
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception)) { /* a signal's handler raised: it is the engine's */
-        Py_XDECREF(told);
-        return NULL;
-    }
-    PyErr_Clear();
+    if (done > 0)
+        return told;
     Py_XDECREF(told);
-    return PyObject_CallFunctionObjArgs(part(self, BEGIN_SLOWLY), runner, output, NULL);
+    return done < 0 ? NULL : begin_slowly(self, runner, output);
 }
 
 /* The line of a forward on the stream that is current, put in place. 1: it is; 0: it cannot be; -1 with an error. */
 static int forward_in_place(Hook *self, PyObject *name, PyObject *step)
 {
+    static const char middle[] = "\xc0\xa7" "forward" "\xa6" "stream" "\xc2\xc0"; /* None, label, order, False, None */
     State *state = self->state;
     PyObject *where = part(self, SITE), *current;
     const char *letters, *site;
@@ -142,11 +129,8 @@ static int forward_in_place(Hook *self, PyObject *name, PyObject *step)
     if (state_ended(state, state->packed->count) < 0 || (at = line_begins(state, 13, ACCESS)) == NULL)
         return -1;
     at = put_plain(put_text(put_text(at, &by), &stream), letters, size);
-    *at++ = NONE;
-    at = put_plain(put_plain(at, "forward", 7), "stream", 6);
-    *at++ = NO;
-    *at++ = NONE;
-    at = put_int(at, number);
+    memcpy(at, middle, sizeof(middle) - 1);
+    at = put_int(at + sizeof(middle) - 1, number);
     *at++ = NONE;
     if (site != NULL)
         at = put_plain(at, site, site_size);
@@ -182,59 +166,58 @@ done:
 /* `_log`: the line of the forward, on the stream that is current. */
 static int forward_line(Hook *self, PyObject *told)
 {
-    PyObject *hook = place_read(&place_hook, s_hook, told), *messages = NULL, *name = NULL, *step = NULL;
+    PyObject *hook = read_at(at_hook, told), *messages, *name = NULL, *step = NULL;
     Lock *lock;
     int done = -1;
     if (hook == NULL)
-        goto done;
-    if (!PyObject_TypeCheck(hook, &CounterType)) {
+        return -1;
+    if (hook != (PyObject *)self->counter && !PyObject_TypeCheck(hook, &CounterType))
         PyErr_SetString(PyExc_TypeError, "what is told of a forward has no hook that counts");
-        goto done;
+    else if ((messages = read_at(at_messages, told)) != NULL) {
+        name = read_at(at_name, told);
+        step = name == NULL ? NULL : read_at(at_count, messages);
+        Py_DECREF(messages);
     }
-    if ((messages = place_read(&place_messages, s_messages, told)) == NULL ||
-        (name = place_read(&place_name, s_name, told)) == NULL ||
-        (step = place_read(&place_count, s_count, messages)) == NULL)
-        goto done;
-    (*((Counter *)hook)->fired)++;
-    if (state_enter(self->state, &lock) < 0)
-        goto done;
-    done = forward_in_place(self, name, step);
-    state_leave(lock);
-    done = done == 0 ? forward_slowly(self, name, step) : done < 0 ? -1 : 0;
-done:
-    Py_XDECREF(hook);
-    Py_XDECREF(messages);
+    if (step != NULL) {
+        (*((Counter *)hook)->fired)++;
+        if (state_enter(self->state, &lock) >= 0) {
+            done = forward_in_place(self, name, step);
+            state_leave(lock);
+            done = done == 0 ? forward_slowly(self, name, step) : done < 0 ? -1 : 0;
+        }
+        Py_DECREF(step);
+    }
+    Py_DECREF(hook);
     Py_XDECREF(name);
-    Py_XDECREF(step);
     return done;
 }
 
-static int is_forward(PyObject *told)
+/* A forward that did not pass, or nobody knows (`open` < 0, with an error). What the call gives back then. */
+static COLD PyObject *unpassed(Hook *self, PyObject *told, int open, PyObject *result)
 {
-    return told != NULL && told != Py_None;
+    PyObject *done = open < 0 ? NULL : PyObject_CallFunctionObjArgs(part(self, UNPASSED), told, NULL);
+    if (done == NULL)
+        result = hook_failed(self, result);
+    Py_XDECREF(done);
+    return result;
 }
 
 /* `GPUModelRunner.execute_model(scheduler_output, …)` whose forward passes `_model_forward` */
 FUNCTION(hook_execute)
 {
     Hook *self = (Hook *)callable;
-    PyObject *told, *result, *done;
+    PyObject *told = NULL, *result;
     int open;
-    Py_ssize_t at = PyLong_AsSsize_t(part(self, OUTPUT_AT));
-    if (PASSES(self))
-        return hook_original(self, args, count, kwnames);
-    if (PyVectorcall_NARGS(count) <= at)
-        return hook_slow(self, args, count, kwnames);
-    told = begin(self, args[0], args[at]);
-    if (told == NULL && state_failed(self->state, self->where) < 0)
-        return NULL;
-    result = hook_original(self, args, count, kwnames);
-    if (result != NULL && (open = is_open(told)) != 0) { /* a forward that did not pass */
-        done = open < 0 ? NULL : PyObject_CallFunctionObjArgs(part(self, UNPASSED), told, NULL);
-        if (done == NULL)
-            result = hook_failed(self, result);
-        Py_XDECREF(done);
+    if (!PASSES(self)) {
+        Py_ssize_t at = PyLong_AsSsize_t(part(self, OUTPUT_AT));
+        if (PyVectorcall_NARGS(count) <= at)
+            return hook_slow(self, args, count, kwnames);
+        if ((told = begin(self, args[0], args[at])) == NULL && state_failed(self->state, self->where) < 0)
+            return NULL;
     }
+    result = hook_original(self, args, count, kwnames);
+    if (result != NULL && (open = is_open(told)) != 0)
+        result = unpassed(self, told, open, result);
     Py_XDECREF(told);
     return result;
 }
@@ -249,9 +232,10 @@ FUNCTION(hook_forward)
     result = hook_original(self, args, count, kwnames);
     if (result == NULL || PyVectorcall_NARGS(count) < 1)
         return result;
-    told = keep_read(&self->state->keep, STEPS_OF, args[0], s__kvsan_steps);
+    told = keep_read(&self->state->keep, STEPS_OF, args[0]);
     open = is_open(told);
-    if (open < 0 || (open && (set_open(told, Py_False) < 0 || (self->state->on && forward_line(self, told) < 0))))
+    if (open < 0 ||
+        (open && (write_at(at_open, told, Py_False) < 0 || (self->state->on && forward_line(self, told) < 0))))
         result = hook_failed(self, result);
     Py_XDECREF(told);
     return result;

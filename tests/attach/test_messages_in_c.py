@@ -12,7 +12,8 @@ import pytest
 from attach.test_packed import Began
 from kvsan.checker.attach import native
 from kvsan.checker.attach.ledger import Ledger
-from kvsan.checker.attach.lines import TOLD
+from kvsan.checker.attach.lines import ACCESS, TOLD
+from kvsan.checker.attach.state import ELSEWHERE, HERE
 from kvsan.checker.attach.vllm.runners import Told
 from kvsan.checker.attach.vllm.steps import Messages
 
@@ -184,3 +185,112 @@ def test_what_a_signal_s_handler_raises_is_the_engine_s(field: str) -> None:
     assert Interrupted.asked == 1
     assert runner.slowly == 0
     assert runner.recorder.on
+
+
+@pytest.mark.parametrize(("workers", "slowly"), [(0, 1), (HERE, 0), (ELSEWHERE, 1)])
+def test_a_token_is_looked_for_unless_all_workers_are_here(workers: int, slowly: int) -> None:
+    asked = []
+
+    class Output(SimpleNamespace):
+        @property
+        def kvsan_token(self) -> str:
+            asked.append(1)
+            return "t1"
+
+    runner = Runner()
+    runner.recorder.workers = workers
+    runner.step(runner, Output(**vars(Server(1).output())))
+    assert (runner.slowly, len(asked)) == (slowly, slowly)
+    runner.step(runner, Server(1).output())
+    assert runner.slowly == slowly
+    assert len(runner.messages()) == 2
+
+
+class Same(str):
+    """A name that is equal to another one, and says what it was asked."""
+
+    asked = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Same.asked += 1
+        return str.__eq__(self, other)
+
+
+def again(name: str) -> str:
+    """An equal name that is another object."""
+    return "".join([name[:1], name[1:]])
+
+
+@pytest.mark.parametrize(
+    ("names", "tokens", "said"),
+    [
+        (["aa", "bb"], {"aa": 1, "bb": 300}, False),
+        ([again("aa"), "bb"], {"aa": 1, "bb": 300}, False),
+        (["aa", "bb"], {again("aa"): 1, "bb": 300}, False),
+        (["aa", "bb"], {"aa": 1, "bb": int("300")}, False),
+        (["aa", "bb"], {"aa": True, "bb": 300.0}, False),
+        ([Same("aa"), "bb"], {"aa": 1, "bb": 300}, False),
+        (["bb", "aa"], {"aa": 1, "bb": 300}, True),
+        (["aa", "bb"], {"bb": 300, "aa": 1}, True),
+        (["aa", "bb"], {"aa": 2, "bb": 300}, True),
+        (["aa", "bb"], {"aa": 1}, True),
+        (["aa"], {"aa": 1, "bb": 300}, True),
+        ([], {"aa": 1, "bb": 300}, True),
+        (["aa", "cc"], {"aa": 1, "bb": 300}, True),
+        (["aa", "bb"], {"aa": 1, "cc": 300}, True),
+    ],
+)
+def test_what_is_as_before_is_what_python_says_is(names: list[str], tokens: dict[str, Any], said: bool) -> None:
+    runner, python, want = Runner(), Messages(), []
+    for these, count in ((["aa", "bb"], {"aa": 1, "bb": 300}), (names, tokens), (names, tokens), (names[:1], tokens)):
+        output = Server(1).output()
+        output.scheduled_new_reqs, output.num_scheduled_tokens = [], count
+        output.scheduled_cached_reqs = SimpleNamespace(
+            req_ids=list(these), new_block_ids=[None] * len(these), num_computed_tokens=[5] * len(these)
+        )
+        want.append(plain(python.take(output)))
+        runner.step(runner, output)
+    assert plain(runner.messages()) == want
+    assert runner.slowly == 0
+    assert [message[2] is not None for message in want[:3]] == [True, said, False]
+    assert runner._kvsan_steps.messages._before == python._before
+
+
+def test_names_that_raise_where_they_are_compared_are_python_s() -> None:
+    class Raises(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            raise ValueError("not to be compared")
+
+    runner = Runner()
+    output = Server(1).output()
+    cached = output.scheduled_cached_reqs
+    runner.step(runner, output)
+    cached.req_ids, cached.new_block_ids, cached.num_computed_tokens = [Raises("r0")], [None], [1]
+    runner._kvsan_steps.messages._before = (["r0"], *runner._kvsan_steps.messages._before[1:])
+    runner.step(runner, output)
+    assert runner.slowly == 1
+    assert "not to be compared" in (runner.recorder.fault_text or "")
+
+
+def test_the_line_of_a_forward_counts_where_it_is_told_to() -> None:
+    runner = Runner()
+    recorder, told = runner.recorder, runner._kvsan_steps
+    own = recorder.ledger.hook("vllm.forward")
+    namer = HOT.Namer(recorder, lambda: 0, {0: 7}.get, lambda key: "s0", lambda stream: "s0")
+    more = (SimpleNamespace(current_stream=lambda kind: "s0"), None, 1, 99, "file.py:1", None)
+    forward = HOT.Hook("forward", lambda runner: 5, None, recorder, own, "w", None, namer, None, more)
+    hooks: tuple[Any, ...] = (own, told.hook, object())
+    for hook in hooks:
+        runner.step(runner, Server(1).output())
+        told.hook, told.open = hook, True
+        assert forward(runner) == 5
+        assert not told.open
+        assert getattr(hook, "count", 1) == 1
+    assert "no hook that counts" in (recorder.fault_text or "")
+    lines = [line for line in runner.began.arrived() if line[0] == ACCESS]
+    assert [(line[2:11], line[11]) for line in lines] == [
+        (["s0", told.name, None, "forward", "stream", False, None, step, None], "file.py:1") for step in (1, 2)
+    ]

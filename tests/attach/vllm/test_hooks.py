@@ -11,6 +11,7 @@ import pytest
 
 from attach.vllm import fake
 from attach.vllm.fake import Vllm, attached, in_thread, output
+from kvsan.checker.attach.state import ELSEWHERE, HERE
 from kvsan.checker.attach.vllm import pools
 from kvsan.model.ops import Access, Alloc, Free, Get, Put, Touch
 
@@ -202,6 +203,54 @@ def test_what_travels_between_processes_carries_its_token(monkeypatch: pytest.Mo
         assert tokens[0::2] == tokens[1::2]
         assert len(set(tokens)) == 3
         assert not hasattr(step, "kvsan_token")
+
+
+def tokens_of(vllm: Vllm, *schedulers: Any) -> list[str]:
+    """Who hands on what it schedules, and who takes a token from what comes back: `h` and `t` for each scheduler."""
+    said = []
+    for number, scheduler in enumerate(schedulers):
+        before = len(vllm.log.ops)
+        step = scheduler.schedule(output({"a": [3]}, {"a": 5}))
+        scheduler.update_from_output(step, SimpleNamespace(kvsan_token=f"t{before}.{number}"))
+        said.append("".join({Put: "h", Get: "t"}[type(op)] for op in vllm.log.ops[before:]))
+        assert hasattr(step, "kvsan_token") == ("h" in said[-1])
+    return said
+
+
+def test_workers_that_are_elsewhere_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as all workers are here, nothing carries a token."""
+    with attached(monkeypatch) as vllm:
+        assert vllm.recorder.workers == 0
+        here = fake.Scheduler(vllm.config())
+        assert vllm.recorder.workers == HERE
+        here.update_from_output(here.schedule(output({"a": [3]}, {"a": 5})), SimpleNamespace())
+        assert not vllm.log.ops
+        there = fake.Scheduler(vllm.config(backend="mp"))
+        assert tokens_of(vllm, here, there, here) == ["t", "ht", "t"]
+        also = fake.Scheduler(vllm.config())
+        assert vllm.recorder.workers == ELSEWHERE
+        assert tokens_of(vllm, also, there) == ["t", "ht"]
+        assert vllm.recorder.ledger.hooks["vllm.schedule"].count == 6
+        assert vllm.recorder.ledger.hooks["vllm.output"].count == 6
+
+
+def test_workers_of_a_scheduler_that_was_made_unseen_may_be_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with attached(monkeypatch) as vllm:
+        here = fake.Scheduler(vllm.config())
+        vllm.recorder.on = False
+        unseen = fake.Scheduler(vllm.config(backend="mp"))
+        vllm.recorder.on = True
+        assert vllm.recorder.workers == ELSEWHERE
+        assert tokens_of(vllm, here, unseen) == ["t", "t"]
+
+
+@pytest.mark.parametrize(("backend", "workers"), [("uni", 0), ("mp", ELSEWHERE)])
+def test_a_forked_child_may_be_anybody_s_worker(monkeypatch: pytest.MonkeyPatch, backend: str, workers: int) -> None:
+    with attached(monkeypatch) as vllm:
+        scheduler = fake.Scheduler(vllm.config(backend=backend))
+        vllm.recorder.listen([vllm.log])
+        assert vllm.recorder.workers == workers
+        assert tokens_of(vllm, scheduler) == ["t" if backend == "uni" else "ht"]
 
 
 def test_ranks_have_pools_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:

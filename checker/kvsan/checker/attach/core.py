@@ -30,7 +30,7 @@ from kvsan.checker.attach.lines import DROP, GONE, HELD, KINDS, NUMBERED, SETTLE
 from kvsan.checker.attach.names import Events, Streams, Threads
 from kvsan.checker.attach.regions import Regions
 from kvsan.checker.attach.sinks import Beside, Follower, Sink, Touched
-from kvsan.checker.attach.state import State, packed_queue
+from kvsan.checker.attach.state import HERE, State, packed_queue
 from kvsan.checker.live import KvsanHazard
 from kvsan.model.ops import Op, Stream, StreamKind
 from kvsan.runtime.lines import Lock
@@ -230,6 +230,8 @@ class Core(State):
         self.batch = batch
         self._count = self._worked = 0
         self.sessions += 1
+        if self.workers == HERE:  # a forked child may be a worker of a scheduler elsewhere
+            self.workers = 0
         self._queue = deque() if beside is None else packed_queue()
         self._size = 0
         self._out.clear()

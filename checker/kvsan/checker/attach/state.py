@@ -16,12 +16,18 @@ from kvsan.checker.live import KvsanHazard
 if TYPE_CHECKING:
     from kvsan.checker.attach.sinks import Beside
 
+HERE, ELSEWHERE = 1, 2
+
 if TYPE_CHECKING or HOT is None:
 
     class State:
         """Fields that hooks read and lines change. Its methods are called under the lock."""
 
         on: bool
+        workers = 0
+        """Where those of all schedulers are: 0 as long as nobody has said. With `HERE` nothing carries a token of
+        another process (`vllm/scheduler.py`), and hooks in C look for none.
+        """
         lock: Any
         batch: int
         """So many lines wait at most before they are worked off."""

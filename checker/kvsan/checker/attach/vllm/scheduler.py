@@ -11,6 +11,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from kvsan.checker.attach import state
 from kvsan.checker.attach.native import mark, quick
 from kvsan.checker.attach.recorder import KvsanHazard
 from kvsan.checker.attach.vllm import pools
@@ -55,7 +56,9 @@ def _install(engine: Engine, module: ModuleType) -> None:
     def init(original: Any) -> Any:
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            if recorder.on:
+            if not recorder.on:
+                recorder.workers = state.ELSEWHERE  # for all that is known
+            else:
                 with recorder.guard("vllm.scheduler"):
                     setup.fired()
                     config = self.vllm_config
@@ -65,6 +68,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
                     backend = getattr(config.parallel_config, "distributed_executor_backend", None)
                     remote = backend not in _HERE
                     mark(self, _REMOTE, remote)
+                    recorder.workers = max(recorder.workers, state.ELSEWHERE if remote else state.HERE)
                     if remote:  # the forwards are lines of other processes, and expected there
                         engine.hook("vllm.forward").expected = False
                     engine.require(config, worker=False)
