@@ -110,25 +110,25 @@ static int forward_in_place(Hook *self, PyObject *name, PyObject *step)
     size_t size, site_size;
     unsigned char *at;
     long long number;
-    Text by, stream;
+    Text stream;
     int over = 0, on;
-    if (!in_place(state) || (letters = plain(name, &size)) == NULL || !PyLong_CheckExact(step) ||
+    if ((letters = plain(name, &size)) == NULL || !PyLong_CheckExact(step) ||
         ((site = plain(where, &site_size)) == NULL && where != Py_None))
         return 0;
     number = PyLong_AsLongLongAndOverflow(step, &over);
-    if (over || state_thread_text(state, &by) < 0)
-        return over ? 0 : -1;
+    if (over || (on = op_may(state)) == 0)
+        return 0;
+    if (on < 0)
+        return -1;
     on = namer_met(self->namer, &current);
     if (on < 0) {
         Py_XDECREF(current);
         return PyErr_Occurred() ? -1 : 0;
     }
-    stream = self->namer->met.text[on]; /* what follows may have others met */
-    if (!in_place(state) || !by.size || !stream.size)
-        return 0;
-    if (state_ended(state, state->packed->count) < 0 || (at = line_begins(state, 13, ACCESS)) == NULL)
-        return -1;
-    at = put_plain(put_text(put_text(at, &by), &stream), letters, size);
+    text_copy(&stream, &self->namer->met.text[on]); /* what follows may have others met */
+    if (!stream.size || (at = op_begins(state, 13, ACCESS)) == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    at = put_plain(put_text(at, &stream), letters, size);
     memcpy(at, middle, sizeof(middle) - 1);
     at = put_int(at + sizeof(middle) - 1, number);
     *at++ = NONE;
@@ -136,9 +136,7 @@ static int forward_in_place(Hook *self, PyObject *name, PyObject *step)
         at = put_plain(at, site, site_size);
     else
         *at++ = NONE;
-    line_ends(state, put_long(at, clock_now()));
-    state->count++;
-    return state_full(state) < 0 ? -1 : 1;
+    return op_ends(state, at) < 0 ? -1 : 1;
 }
 
 static COLD int forward_slowly(Hook *self, PyObject *name, PyObject *step)
