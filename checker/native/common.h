@@ -111,13 +111,17 @@ static COLD PyObject *place_find(Place *place, PyObject *name, PyObject *object)
     return found;
 }
 
+/* The attribute, borrowed, if it is there: NULL without an error if it has to be looked for. Runs nothing. */
+static inline PyObject *place_peek(const Place *place, PyObject *object)
+{
+    return Py_TYPE(object) == place->type ? *(PyObject **)((char *)object + place->offset) : NULL;
+}
+
 /* The attribute, a new reference; NULL with an error. */
 static inline PyObject *place_read(Place *place, PyObject *name, PyObject *object)
 {
-    PyObject *found;
-    if (Py_TYPE(object) == place->type && (found = *(PyObject **)((char *)object + place->offset)) != NULL)
-        return Py_NewRef(found);
-    return place_find(place, name, object);
+    PyObject *found = place_peek(place, object);
+    return found != NULL ? Py_NewRef(found) : place_find(place, name, object);
 }
 
 /* Sets the attribute. 0, or -1 with an error. */
