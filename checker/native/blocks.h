@@ -70,18 +70,25 @@ static COLD int ids_add_slowly(BlockIds *ids, PyObject *block, int free_only)
     return done;
 }
 
-/* The same, which runs nothing where the attributes are where they are expected. There is one zero. */
+/* As `is_free`, where its attributes are what and where they are expected; else -1, without an error. Runs nothing. */
+static inline int seems_free(PyObject *block)
+{
+    PyObject *count = place_peek(&place_ref_cnt, block), *null;
+    if (count != zero) /* there is one zero */
+        return count != NULL && PyLong_CheckExact(count) ? 0 : -1;
+    null = place_peek(&place_is_null, block);
+    return null == Py_False ? 1 : null == Py_True ? 0 : -1;
+}
+
+/* As `ids_add_slowly`, which is asked where it is not the usual block with the usual number. */
 static inline int ids_add(BlockIds *ids, PyObject *block, int free_only)
 {
-    PyObject *count = free_only ? place_peek(&place_ref_cnt, block) : zero, *null = Py_False, *id;
-    int over = 1;
-    if (count != zero && count != NULL && PyLong_CheckExact(count))
+    PyObject *id;
+    int over = 1, is_one = free_only ? seems_free(block) : 1;
+    if (is_one == 0)
         return 0;
-    if (free_only && (null = place_peek(&place_is_null, block)) == Py_True && count == zero)
-        return 0;
-    id = place_peek(&place_block_id, block);
-    if (count == zero && null == Py_False && id != NULL && PyLong_CheckExact(id) && ids->list == NULL &&
-        ids->count < IDS_AT_ONCE)
+    if (is_one > 0 && ids->list == NULL && ids->count < IDS_AT_ONCE &&
+        (id = place_peek(&place_block_id, block)) != NULL && PyLong_CheckExact(id))
         ids->numbers[ids->count] = PyLong_AsLongLongAndOverflow(id, &over);
     if (over)
         return ids_add_slowly(ids, block, free_only);
