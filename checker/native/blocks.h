@@ -52,80 +52,93 @@ static COLD int ids_listed(BlockIds *ids)
     return 0;
 }
 
-/* One more. */
-static inline int ids_add(BlockIds *ids, PyObject *id)
+/* One more, if it is one (`free_only`: a block that nobody refers to). 0, or -1 with an error. */
+static COLD int ids_add_slowly(BlockIds *ids, PyObject *block, int free_only)
 {
-    int over = 0, done;
-    if (ids->list == NULL && ids->count < IDS_AT_ONCE && PyLong_CheckExact(id)) {
-        ids->numbers[ids->count] = PyLong_AsLongLongAndOverflow(id, &over);
-        if (!over) {
-            ids->count++;
-            return 0;
-        }
+    PyObject *id = NULL;
+    int done;
+    Py_INCREF(block); /* its attributes may change the list that it is in */
+    done = free_only ? is_free(block) : 1;
+    if (done == 1) {
+        done = -1;
+        if ((id = place_read(&place_block_id, s_block_id, block)) != NULL && ids_listed(ids) == 0)
+            done = PyList_Append(ids->list, id);
+        ids->count += done == 0;
+        Py_XDECREF(id);
     }
-    if (ids_listed(ids) < 0)
-        return -1;
-    done = PyList_Append(ids->list, id);
-    ids->count += done == 0;
+    Py_DECREF(block);
     return done;
+}
+
+/* As `is_free`, where its attributes are what and where they are expected; else -1, without an error. Runs nothing. */
+static inline int seems_free(PyObject *block)
+{
+    PyObject *count = place_peek(&place_ref_cnt, block), *null;
+    if (count != zero) /* there is one zero */
+        return count != NULL && PyLong_CheckExact(count) ? 0 : -1;
+    null = place_peek(&place_is_null, block);
+    return null == Py_False ? 1 : null == Py_True ? 0 : -1;
+}
+
+/* As `ids_add_slowly`, which is asked where it is not the usual block with the usual number. */
+static inline int ids_add(BlockIds *ids, PyObject *block, int free_only)
+{
+    PyObject *id;
+    int over = 1, is_one = free_only ? seems_free(block) : 1;
+    if (is_one == 0)
+        return 0;
+    if (is_one > 0 && ids->list == NULL && ids->count < IDS_AT_ONCE &&
+        (id = place_peek(&place_block_id, block)) != NULL && PyLong_CheckExact(id))
+        ids->numbers[ids->count] = PyLong_AsLongLongAndOverflow(id, &over);
+    if (over)
+        return ids_add_slowly(ids, block, free_only);
+    ids->count++;
+    return 0;
 }
 
 /* The ids of blocks in a list or tuple. `free_only`: of those that nobody refers to and that are blocks. 0, or -1 with an
    error; `ids->list` is a reference. */
-static int ids_of(PyObject *blocks, int free_only, BlockIds *ids)
+static HOT int ids_of(PyObject *blocks, int free_only, BlockIds *ids)
 {
-    PyObject *id;
     Py_ssize_t i;
     ids->count = 0;
     ids->list = NULL;
-    for (i = 0; i < PySequence_Fast_GET_SIZE(blocks); i++) {
-        PyObject *block = Py_NewRef(PySequence_Fast_GET_ITEM(blocks, i)); /* its attributes may change the list */
-        int done = free_only ? is_free(block) : 1;
-        if (done == 1) {
-            done = -1;
-            if ((id = place_read(&place_block_id, s_block_id, block)) != NULL) {
-                done = ids_add(ids, id);
-                Py_DECREF(id);
-            }
-        }
-        Py_DECREF(block);
-        if (done < 0) {
+    for (i = 0; i < PySequence_Fast_GET_SIZE(blocks); i++)
+        if (ids_add(ids, PySequence_Fast_GET_ITEM(blocks, i), free_only) < 0) {
             Py_CLEAR(ids->list);
             return -1;
         }
-    }
     return 0;
 }
 
-/* The same ids in one of the pools. */
-static inline int lives_of(State *state, long code, PyObject *pool, PyObject *by, BlockIds *ids)
+/* The same where they are not put in place. */
+static COLD int lives_slowly(State *state, int code, PyObject *pool, BlockIds *ids)
 {
-    PyObject *own;
-    int done;
-    if (ids->list == NULL && PyUnicode_CheckExact(pool) && PyUnicode_CheckExact(by) &&
-        (done = state_lives(state, code, pool, by, ids->numbers, ids->count)) != 0)
-        return done < 0 ? -1 : 0;
-    if (ids_listed(ids) < 0 || (own = PyList_GetSlice(ids->list, 0, ids->count)) == NULL)
-        return -1;
-    done = state_life(state, code, pool, own, by);
-    Py_DECREF(own);
+    PyObject *by = state_thread(state), *own = NULL;
+    int done = -1;
+    if (by != NULL && ids_listed(ids) == 0 && (own = PyList_GetSlice(ids->list, 0, ids->count)) != NULL)
+        done = state_life(state, code, pool, own, by);
+    Py_XDECREF(own);
+    Py_XDECREF(by);
     return done;
 }
 
 /* `recorder.lives`: the same ids in each of the pools. */
-static int lives(Hook *self, long code, PyObject *pools, BlockIds *ids)
+static HOT int lives(State *state, int code, PyObject *pools, BlockIds *ids)
 {
-    PyObject *by;
-    Py_ssize_t i, count = PyTuple_GET_SIZE(pools);
+    Py_ssize_t i;
     Lock *lock;
-    int done = -1;
-    if (state_enter(self->state, &lock) < 0)
+    Text by;
+    int done;
+    if (state_enter(state, &lock) < 0)
         return -1;
-    if ((by = state_thread(self->state)) != NULL)
-        done = 0;
-    for (i = 0; i < count && done == 0; i++)
-        done = lives_of(self->state, code, PyTuple_GET_ITEM(pools, i), by, ids);
-    Py_XDECREF(by);
+    done = state_thread_text(state, &by);
+    for (i = 0; done >= 0 && i < PyTuple_GET_SIZE(pools); i++) {
+        PyObject *pool = PyTuple_GET_ITEM(pools, i);
+        done = ids->list == NULL ? state_lives(state, code, pool, &by, ids->numbers, ids->count) : 0;
+        if (done == 0)
+            done = lives_slowly(state, code, pool, ids);
+    }
     state_leave(lock);
     return done;
 }
@@ -156,7 +169,7 @@ FUNCTION(hook_alloc)
     (*self->fired)++;
     blocks = PySequence_Fast(result, "get_new_blocks gives no blocks");
     ids.list = NULL;
-    if (blocks == NULL || ids_of(blocks, 0, &ids) < 0 || lives(self, ALLOC, pools, &ids) < 0)
+    if (blocks == NULL || ids_of(blocks, 0, &ids) < 0 || lives(self->state, ALLOC, pools, &ids) < 0)
         result = hook_failed(self, result);
     Py_XDECREF(blocks);
     Py_XDECREF(ids.list);
@@ -189,7 +202,7 @@ FUNCTION(hook_free)
     call[1] = blocks;
     result = hook_original(self, call, 2, NULL);
     if (result != NULL && PyList_GET_SIZE(blocks) > 0) {
-        if (ids_of(blocks, 1, &ids) < 0 || (ids.count > 0 && lives(self, FREE, pools, &ids) < 0))
+        if (ids_of(blocks, 1, &ids) < 0 || (ids.count > 0 && lives(self->state, FREE, pools, &ids) < 0))
             result = hook_failed(self, result);
         Py_XDECREF(ids.list);
     }
@@ -201,13 +214,13 @@ FUNCTION(hook_free)
 /* Whether a list or tuple is of blocks, and not of a sequence for each group: by its first. */
 static int holds_blocks(PyObject *blocks)
 {
-    PyObject *first;
-    int answer = 1;
-    if (PySequence_Fast_GET_SIZE(blocks) > 0) {
-        first = Py_NewRef(PySequence_Fast_GET_ITEM(blocks, 0));
-        answer = PyObject_HasAttr(first, s_ref_cnt);
-        Py_DECREF(first);
-    }
+    PyObject *first = PySequence_Fast_GET_SIZE(blocks) > 0 ? PySequence_Fast_GET_ITEM(blocks, 0) : NULL;
+    int answer;
+    if (first == NULL || place_peek(&place_ref_cnt, first) != NULL)
+        return 1;
+    Py_INCREF(first);
+    answer = PyObject_HasAttr(first, s_ref_cnt);
+    Py_DECREF(first);
     return answer;
 }
 
@@ -234,7 +247,7 @@ FUNCTION(hook_touch)
     result = hook_original(self, args, count, NULL);
     if (result != NULL && known && ids.count > 0) {
         (*self->fired)++;
-        if (lives(self, TOUCH, pools, &ids) < 0)
+        if (lives(self->state, TOUCH, pools, &ids) < 0)
             result = hook_failed(self, result);
     }
     Py_XDECREF(ids.list);

@@ -145,13 +145,17 @@ static inline PyObject **place_in(const Place *place, PyObject *object)
     return (PyObject **)((char *)object + place->offset);
 }
 
+/* The attribute, borrowed, if it is there: NULL without an error if it has to be looked for. Runs nothing. */
+static inline PyObject *place_peek(const Place *place, PyObject *object)
+{
+    return Py_TYPE(object) == place->type ? *place_in(place, object) : NULL;
+}
+
 /* The attribute, a new reference; NULL with an error. */
 static inline PyObject *place_read(Place *place, PyObject *name, PyObject *object)
 {
-    PyObject *found;
-    if (Py_TYPE(object) == place->type && (found = *place_in(place, object)) != NULL)
-        return Py_NewRef(found);
-    return place_find(place, name, object);
+    PyObject *found = place_peek(place, object);
+    return found != NULL ? Py_NewRef(found) : place_find(place, name, object);
 }
 
 /* Those of kvsan's own objects that each step reads, in one place for the same reason. */
@@ -174,10 +178,8 @@ static PyObject **const places_names[] = {
 static HOT PyObject *read_at(int which, PyObject *object)
 {
     Place *place = &places[which];
-    PyObject *found;
-    if (Py_TYPE(object) == place->type && (found = *place_in(place, object)) != NULL)
-        return Py_NewRef(found);
-    return place_find(place, *places_names[which], object);
+    PyObject *found = place_peek(place, object);
+    return found != NULL ? Py_NewRef(found) : place_find(place, *places_names[which], object);
 }
 
 static COLD int write_slowly(int which, PyObject *object, PyObject *value)

@@ -297,7 +297,7 @@ static int names_drop(State *state, PyObject *names)
     Py_ssize_t i;
     Text who;
     int done = 0;
-    if (state_thread_text(state, &who) < 0 || (in_place(state) && state_settle(state) < 0))
+    if (state_thread_text(state, &who) < 0)
         return -1;
     now = in_place(state) ? clock_now() : 0; /* from here on nothing of Python's is called until they are all in */
     for (i = 0; now && who.size && i < self->count && self->ended[i].text.size; i++) {

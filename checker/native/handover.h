@@ -15,7 +15,7 @@ static int state_sends(State *self)
            Py_SIZE(self->dead_threads) == 0;
 }
 
-/* The ends of events and the lives that wait go in. 0, or -1 with an error. */
+/* The ends of events go in. 0, or -1 with an error. */
 static int state_gather(State *self)
 {
     PyObject *names = self->dead_events;
@@ -23,8 +23,6 @@ static int state_gather(State *self)
     self->settling = 1;
     if (names_ended(names) > 0)
         done = names_drop(self, names);
-    if (done == 0 && self->packed != NULL)
-        done = packed_settle(self->packed);
     self->settling = 0;
     return done;
 }

@@ -7,26 +7,14 @@
 
 enum { NONE = 0xc0, NO = 0xc2, YES = 0xc3 }; /* items of one byte */
 
-/* Lives go in before it. */
-static COLD int line_waits(State *self)
-{
-    if (state_settle(self) < 0)
-        return -1;
-    if (self->packed != NULL)
-        return 0;
-    PyErr_SetString(PyExc_RuntimeError, "another session began"); /* in what that called */
-    return -1;
-}
-
 /* A line of so many items is about to be put in place: where its second one goes, behind its code. NULL with an error. */
 static HOT unsigned char *line_begins(State *self, int items, int code)
 {
     Packed *packed = self->packed;
     unsigned char *at;
-    if (packed == NULL || life_waits(&packed->life)) {
-        if (line_waits(self) < 0)
-            return NULL;
-        packed = self->packed;
+    if (packed == NULL) { /* since the caller looked */
+        PyErr_SetString(PyExc_RuntimeError, "another session began");
+        return NULL;
     }
     if (pack_room(packed, HEAD + 2 + (size_t)items * (TEXT_ROOM + 9)) < 0)
         return NULL;

@@ -1,98 +1,52 @@
-/* What happens to the lives of blocks: a line that waits for more of its sort, as numbers or as Python has it. */
+/* A line of blocks' lives, where it lies: `0x95 code by pool 0xdd count ids … 0xcf now`, with four bytes for the count and
+   eight for the time. Neighbours of one sort become one line: as long as nothing follows it, more ids go where its time
+   is, which is put behind them. */
 
 #ifndef KVSAN_LIFE_H
 #define KVSAN_LIFE_H
 
 #include "pack.h"
 
-static inline int life_waits(const Life *life)
+#define LIFE_REST 14 /* bytes behind its pool, if it has no ids */
+
+/* Whether it is the last one, and code, by and pool are these. */
+static inline int life_is(const Packed *self, const unsigned char *head, size_t size)
 {
-    return life->by != NULL || life->line != NULL;
+    return self->life_end == self->used && self->used - self->life > size &&
+           memcmp(self->bytes + self->life, head, size) == 0;
 }
 
-static void life_drop(Life *life)
+/* One more, without ids: they come next, and `life_ends`. There is room. */
+static HOT void life_begins(Packed *self, const unsigned char *head, size_t size, unsigned long long now)
 {
-    PyObject *line = life->line;
-    life->line = NULL;
-    Py_CLEAR(life->by); /* strings: nothing of anybody's runs */
-    Py_CLEAR(life->pool);
-    life->count = 0;
-    Py_XDECREF(line); /* which may be a call */
-}
-
-/* More ids of it. 0, or -1 with an error. */
-static int life_more(Life *life, const long long *ids, Py_ssize_t count)
-{
-    if (life->count + count > life->room) {
-        Py_ssize_t room = life->room ? life->room : 64;
-        long long *more;
-        while (room < life->count + count)
-            room *= 2;
-        if ((more = PyMem_Realloc(life->ids, (size_t)room * sizeof(*more))) == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        life->ids = more;
-        life->room = room;
-    }
-    if (count > 0)
-        memcpy(life->ids + life->count, ids, (size_t)count * sizeof(*ids));
-    life->count += count;
-    return 0;
-}
-
-/* As a line that Python would have made, a new reference. No garbage is collected meanwhile: what ends then may make lines,
-   and the next ids of this one wait elsewhere. */
-static COLD PyObject *life_line(const Life *life)
-{
-    PyObject *ids, *id, *line;
-    Py_ssize_t i;
-    int collects;
-    if (life->line != NULL)
-        return Py_NewRef(life->line);
-    collects = PyGC_Disable();
-    ids = PyList_New(life->count);
-    for (i = 0; ids != NULL && i < life->count; i++) {
-        if ((id = PyLong_FromLongLong(life->ids[i])) == NULL)
-            Py_CLEAR(ids);
-        else
-            PyList_SET_ITEM(ids, i, id);
-    }
-    line = ids == NULL ? NULL : Py_BuildValue("(lOONK)", life->code, life->by, life->pool, ids, life->now);
-    if (collects)
-        PyGC_Enable();
-    return line;
-}
-
-/* 0, -1 with an error, 1: a name has no form here. Calls nothing of Python's. */
-static int pack_life(Packed *self, const Life *life)
-{
-    size_t by_size, pool_size;
-    const char *by = plain(life->by, &by_size), *pool = plain(life->pool, &pool_size); /* NULL where `line` is not */
     unsigned char *at;
-    size_t before;
-    Py_ssize_t i;
-    if (by == NULL || pool == NULL)
-        return 1;
-    if (pack_room(self, HEAD + 2 * (2 + PLAIN_MOST) + 16 + 9 * (size_t)(life->count + 1)) < 0)
-        return -1;
-    before = self->used;
     if (self->used == 0)
         self->used = HEAD;
+    self->life = self->used;
+    self->life_now = now;
     at = self->bytes + self->used;
-    *at++ = 0x95;
-    *at++ = (unsigned char)life->code;
-    self->used = (size_t)(put_plain(put_plain(at, by, by_size), pool, pool_size) - self->bytes);
-    if (pack_head(self, (size_t)life->count, 0x90, 15, 0, 0xdc, 0xdd) < 0) {
-        self->used = before;
-        return -1;
-    }
-    at = self->bytes + self->used;
-    for (i = 0; i < life->count; i++)
-        at = put_int(at, life->ids[i]);
-    self->used = (size_t)(put_long(at, life->now) - self->bytes);
+    memcpy(at, head, size);
+    memcpy(at + size, "\xdd\0\0\0", 5);
+    self->used += size + LIFE_REST;
     self->count++;
-    return 0;
+}
+
+/* Where its next ids go. */
+static inline unsigned char *life_ids(Packed *self)
+{
+    return self->bytes + self->used - 9;
+}
+
+/* So many more ids end there. */
+static HOT void life_ends(Packed *self, size_t size, unsigned char *at, Py_ssize_t count)
+{
+    unsigned char *number = self->bytes + self->life + size + 1;
+    int i;
+    self->life_end = self->used = (size_t)(put_long(at, self->life_now) - self->bytes);
+    for (i = 3; i >= 0; i--, count >>= 8) {
+        count += number[i];
+        number[i] = (unsigned char)count;
+    }
 }
 
 #endif

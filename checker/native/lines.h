@@ -72,12 +72,6 @@ static inline int state_full(State *self)
     return state_settle_up(self);
 }
 
-/* What waits for the next line goes in. */
-static inline int state_settle(State *self)
-{
-    return self->packed != NULL && packed_settle(self->packed) < 0 ? state_lost(self) : 0;
-}
-
 /* `add`: a line of an op, whose reference is taken over (NULL: its error is set). Its number, or -1 with an error. */
 static Py_ssize_t state_add(State *self, PyObject *line)
 {
@@ -152,67 +146,65 @@ static inline int in_place(State *self)
     return self->packed != NULL && self->reads_clock && !pack_waits(self->packed);
 }
 
-static inline int same_string(PyObject *one, PyObject *other)
+/* What happens to the lives of blocks of one pool, put in place; neighbours become one line. 1: it is done; 0: it cannot
+   be, and nothing is; -1 with an error. */
+static HOT int state_lives(State *self, int code, PyObject *pool, const Text *by, const long long *ids, Py_ssize_t count)
 {
-    return one == other || PyUnicode_Compare(one, other) == 0;
-}
-
-/* Whether a line of lives may wait now: what comes before it goes in. 1; 0: another session began meanwhile, or a life came;
-   -1 with an error. */
-static int life_may_wait(State *self)
-{
-    if (state_ended(self, state_waiting(self)) < 0 || state_settle(self) < 0)
-        return -1;
-    return self->packed != NULL && !life_waits(&self->packed->life);
-}
-
-/* It waits, and has its number. 0, or -1 with an error. */
-static int life_begins(State *self)
-{
-    self->packed->count++;
-    self->count++;
-    return state_full(self) < 0 ? -1 : 0;
-}
-
-/* What happens to the lives of blocks of one pool, where lines are packed, their time is read here and the names are
-   strings; neighbours become one line while they wait. 1: it is done; 0: it cannot be, and nothing is; -1 with an error. */
-static int state_lives(State *self, long code, PyObject *pool, PyObject *by, const long long *ids, Py_ssize_t count)
-{
-    Life *life;
-    int may;
-    if (self->packed == NULL || !self->reads_clock || self->packed->life.line != NULL)
+    unsigned char head[2 + TEXT_ROOM + 2 + TEXT_ROOM], *at;
+    const long long *end = ids + count;
+    const char *letters;
+    size_t size;
+    int begins;
+    if (!in_place(self) || !by->size || (letters = plain(pool, &size)) == NULL || size > TEXT_ROOM)
         return 0;
-    life = &self->packed->life;
-    if (life->by != NULL && self->count - 1 > self->sealed && life->code == code && same_string(life->by, by) &&
-        same_string(life->pool, pool))
-        return life_more(life, ids, count) < 0 ? -1 : 1;
-    if ((may = life_may_wait(self)) <= 0)
-        return may;
-    life = &self->packed->life;
-    if (life_more(life, ids, count) < 0)
+    head[0] = 0x95;
+    head[1] = (unsigned char)code;
+    size = (size_t)(put_plain(put_text(head + 2, by), letters, size) - head);
+    begins = self->count - 1 <= self->sealed || !life_is(self->packed, head, size);
+    if (begins && state_ended(self, self->packed->count) < 0)
         return -1;
-    life->code = code;
-    life->now = clock_now();
-    life->by = Py_NewRef(by);
-    life->pool = Py_NewRef(pool);
-    return life_begins(self) < 0 ? -1 : 1;
+    if (!in_place(self)) /* another session began in that */
+        return 0;
+    if (pack_room(self->packed, sizeof(head) + HEAD + LIFE_REST + 9 * (size_t)count) < 0)
+        return -1;
+    if (begins)
+        life_begins(self->packed, head, size, clock_now());
+    for (at = life_ids(self->packed); ids < end; ids++)
+        at = put_int(at, *ids);
+    life_ends(self->packed, size, at, count);
+    if (!begins)
+        return 1;
+    self->count++;
+    return state_full(self) < 0 ? -1 : 1;
 }
 
-/* The latest line, if it is one that waits for more: a new reference. NULL without an error if there is none. */
-static COLD PyObject *state_last(State *self)
+/* The same of ids that are made plain first, and only into the line that is last. Not in the middle of another one. */
+static COLD int state_life_more(State *self, long code, PyObject *pool, PyObject *ids, PyObject *by)
 {
-    Life *life;
-    if (self->packed == NULL)
-        return PySequence_GetItem(self->queue, state_waiting(self) - 1);
-    life = &self->packed->life;
-    if (life->by != NULL) { /* others than numbers may come */
-        PyObject *line = life_line(life);
-        if (line == NULL)
-            return NULL;
-        life_drop(life);
-        life->line = line;
-    }
-    return Py_XNewRef(life->line);
+    Packed *packed = (Packed *)Py_NewRef((PyObject *)self->packed), *made;
+    unsigned char *head;
+    size_t size;
+    int all, same = 1, done = 0;
+    for (all = 0; all < 2 && same && done == 0; all++) /* first its names alone: what ids run comes behind a new line */
+        if ((made = life_made(packed, code, by, pool, all ? ids : NULL, &head, &size)) == NULL)
+            done = -1;
+        else {
+            same = self->count - 1 > self->sealed && life_is(packed, head, size); /* if it was not taken meanwhile */
+            if (all && same)
+                done = life_takes(packed, made, size) < 0 ? -1 : 1;
+            Py_DECREF(made);
+        }
+    done = pack_later(packed, done);
+    Py_DECREF(packed);
+    return done < 0 ? state_lost(self) : done;
+}
+
+/* The latest of the lines that wait as they are: a new reference. NULL without an error if there is none. */
+static PyObject *state_last(State *self)
+{
+    PyObject *queue = self->packed != NULL ? self->packed->later : self->queue;
+    Py_ssize_t size = queue == NULL ? 0 : PyObject_Size(queue);
+    return size <= 0 ? NULL : PySequence_GetItem(queue, size - 1);
 }
 
 #define IDS_AT_ONCE 256
@@ -231,47 +223,40 @@ static int numbers_of(PyObject *list, long long *numbers)
 }
 
 /* `_add_ids`: the same as Python does it. The list of ids is the line's from here on. */
-static int state_life(State *self, long code, PyObject *pool, PyObject *ids, PyObject *by)
+static COLD int state_life(State *self, long code, PyObject *pool, PyObject *ids, PyObject *by)
 {
     long long numbers[IDS_AT_ONCE];
-    PyObject *line, *last = NULL;
-    int done, same = 0;
-    if (self->packed != NULL && PyUnicode_CheckExact(pool) && PyUnicode_CheckExact(by) && PyList_CheckExact(ids) &&
-        PyList_GET_SIZE(ids) <= IDS_AT_ONCE && numbers_of(ids, numbers) &&
-        (done = state_lives(self, code, pool, by, numbers, PyList_GET_SIZE(ids))) != 0)
+    PyObject *last = NULL;
+    const char *letters;
+    size_t size;
+    Text who;
+    int done = 0, same = 0, lists = PyList_CheckExact(ids);
+    if (lists && PyList_GET_SIZE(ids) <= IDS_AT_ONCE && numbers_of(ids, numbers) && (letters = plain(by, &size)) != NULL) {
+        text_set(&who, letters, size);
+        done = state_lives(self, (int)code, pool, &who, numbers, PyList_GET_SIZE(ids));
+    }
+    if (done == 0 && lists && self->count - 1 > self->sealed) {
+        if (self->packed != NULL && !pack_waits(self->packed))
+            done = state_life_more(self, code, pool, ids, by);
+        else if ((last = state_last(self)) == NULL && PyErr_Occurred())
+            done = -1;
+    }
+    if (done != 0)
         return done < 0 ? -1 : 0;
-    if (self->count - 1 > self->sealed && state_waiting(self) > 0 && (last = state_last(self)) == NULL &&
-        PyErr_Occurred())
-        return -1;
     if (last != NULL && PyTuple_CheckExact(last) && PyTuple_GET_SIZE(last) == 5 &&
-        PyList_CheckExact(PyTuple_GET_ITEM(last, 3)) && PyList_CheckExact(ids) &&
-        PyLong_AsLong(PyTuple_GET_ITEM(last, 0)) == code &&
+        PyList_CheckExact(PyTuple_GET_ITEM(last, 3)) && PyLong_AsLong(PyTuple_GET_ITEM(last, 0)) == code &&
         (same = PyObject_RichCompareBool(PyTuple_GET_ITEM(last, 1), by, Py_EQ)) == 1)
         same = PyObject_RichCompareBool(PyTuple_GET_ITEM(last, 2), pool, Py_EQ);
-    if (same < 0) { /* names that raise where they are compared */
-        Py_DECREF(last);
-        return -1;
-    }
-    if (same) {
+    if (same > 0) {
         PyObject *known = PyTuple_GET_ITEM(last, 3);
         done = PyList_SetSlice(known, PyList_GET_SIZE(known), PyList_GET_SIZE(known), ids);
         Py_DECREF(last);
         return done;
     }
     Py_XDECREF(last);
-    line = Py_BuildValue("(lOOON)", code, by, pool, ids, state_now(self));
-    if (line == NULL)
+    if (same < 0) /* names that raise where they are compared */
         return -1;
-    if (self->packed == NULL || !PyList_CheckExact(ids))
-        return state_add(self, line) < 0 ? -1 : 0;
-    if ((done = life_may_wait(self)) < 0) {
-        Py_DECREF(line);
-        return -1;
-    }
-    if (done == 0)
-        return state_add(self, line) < 0 ? -1 : 0;
-    self->packed->life.line = line;
-    return life_begins(self);
+    return state_add(self, Py_BuildValue("(lOOON)", code, by, pool, ids, state_now(self))) < 0 ? -1 : 0;
 }
 
 /* A message for whoever follows under that name, in its turn among the lines; a reference that is taken over. */

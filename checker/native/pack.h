@@ -21,24 +21,15 @@ static PyObject *encode_slowly;  /* `lines.encoded` */
 #define HEAD 5         /* of an array of lines: its sort and how many */
 #define KEPT (1 << 20) /* so much memory is kept for the next lines */
 
-/* A line of blocks' lives: as numbers, `by` and `pool` being strings; or, where ids or the time are none, `line`:
-   `(code, by, pool, [id, …], now)`. If both `by` and `line` are NULL, none waits. */
-typedef struct {
-    long code;
-    PyObject *by, *pool, *line;
-    unsigned long long now;
-    long long *ids;
-    Py_ssize_t count, room;
-} Life;
-
 typedef struct {
     PyObject_HEAD
     unsigned char *bytes; /* the head, then the lines */
     size_t used, room;
     Py_ssize_t count; /* lines, with those that wait, but for the one that is made plain */
     int busy;         /* whether one is */
-    Life life;        /* one that waits */
     PyObject *later;  /* a list of those that came meanwhile, or NULL */
+    size_t life, life_end;       /* where the latest line of blocks' lives begins and ends (`life.h`), or 0, */
+    unsigned long long life_now; /* and its time */
 } Packed;
 
 /* ── bytes ────────────────────────────────────────────────────────────────────────────────────────────────────── */

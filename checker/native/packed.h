@@ -1,8 +1,8 @@
 /* A queue of lines on their way to the process beside, as MessagePack from the moment that they are put in: no object is
    kept, so there is nothing for the garbage collector, and nothing to be fetched again when they are handed over.
 
-   What MessagePack has no form for, `lines.encoded` makes plain: a line with any of that goes through it whole. A line of
-   blocks' lives waits until the next one comes, since neighbours become one (`state_life`).
+   What MessagePack has no form for, `lines.encoded` makes plain: a line with any of that goes through it whole, one of
+   blocks' lives item by item, since more ids may follow (`life.h`).
 
    `lines.encoded` runs code of whoever made the values (`item`, `__str__`, what the garbage collector ends), which may
    put in lines, take what is there, or let all of it go; nothing else here does. So lines that come meanwhile follow the
@@ -13,6 +13,8 @@
 
 #include "life.h"
 #include "pack.h"
+
+static PyTypeObject PackedType;
 
 /* ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────── */
 
@@ -38,11 +40,28 @@ static int pack_slowly(Packed *self, PyObject *line)
     return done;
 }
 
+static COLD int pack_life(Packed *self, PyObject *line);
+
+/* Whether it is `(code, by, pool, [id, …], now)`. */
+static int is_life(PyObject *line)
+{
+    long long code, now;
+    int over, too;
+    if (!PyTuple_CheckExact(line) || PyTuple_GET_SIZE(line) != 5 || !PyList_CheckExact(PyTuple_GET_ITEM(line, 3)) ||
+        !PyLong_CheckExact(PyTuple_GET_ITEM(line, 0)) || !PyLong_CheckExact(PyTuple_GET_ITEM(line, 4)))
+        return 0;
+    code = PyLong_AsLongLongAndOverflow(PyTuple_GET_ITEM(line, 0), &over);
+    now = PyLong_AsLongLongAndOverflow(PyTuple_GET_ITEM(line, 4), &too);
+    return code >= ALLOC && code <= TOUCH && now >= 0 && !over && !too;
+}
+
 /* Not while one is being made plain. Where it fails, nothing of the line is left. */
 static int pack_line(Packed *self, PyObject *line)
 {
     size_t before;
     int done;
+    if (is_life(line))
+        return pack_life(self, line);
     if (self->used == 0) {
         if (pack_room(self, HEAD) < 0)
             return -1;
@@ -99,60 +118,73 @@ static int pack_wait(Packed *self, PyObject *line)
     return 0;
 }
 
-/* The line of lives that waits goes in, but for those that came while that was done. */
-static int packed_settle_one(Packed *self)
+/* The head of a line of lives and its ids (or NULL), each made plain, in a queue of its own: a new one, or NULL with an
+   error. `*size` bytes behind `*head` are the ids. */
+static COLD Packed *life_made(Packed *self, long code, PyObject *by, PyObject *pool, PyObject *ids,
+                              unsigned char **head, size_t *size)
 {
-    Life life = self->life;
-    PyObject *line = NULL;
-    int done;
-    memset(&self->life, 0, sizeof(self->life));
-    self->count--;
-    done = pack_waits(self) ? 1 : pack_life(self, &life);
-    if (done == 1) {
-        done = -1;
-        if ((line = life_line(&life)) != NULL)
-            done = pack_waits(self) ? pack_wait(self, line) : pack_line(self, line);
-        Py_XDECREF(line);
+    Packed *made;
+    Py_ssize_t i;
+    int done = -1;
+    self->busy = 1;
+    made = (Packed *)PackedType.tp_alloc(&PackedType, 0);
+    if (made != NULL && pack_room(made, HEAD + 2) == 0) {
+        made->used = HEAD;
+        pack_number(made, 0x95, (unsigned long long)code, 1);
+        done = pack_line(made, by) < 0 ? -1 : pack_line(made, pool);
+        *size = made->used - HEAD;
     }
-    if (self->life.ids == NULL) { /* its memory is for the next one */
-        self->life.ids = life.ids;
-        self->life.room = life.room;
-    } else
-        PyMem_Free(life.ids);
-    life.ids = NULL;
-    life_drop(&life);
-    return done;
+    for (i = 0; done == 0 && ids != NULL && i < PyList_GET_SIZE(ids); i++) {
+        PyObject *id = Py_NewRef(PyList_GET_ITEM(ids, i)); /* it may change the list */
+        done = pack_line(made, id);
+        Py_DECREF(id);
+    }
+    self->busy = 0;
+    if (done < 0)
+        Py_CLEAR(made);
+    else
+        *head = made->bytes + HEAD;
+    return made;
 }
 
-/* The same, and those too: none waits then. The next line gets its number after this. */
-static int packed_settle(Packed *self)
+/* Its ids go into the line that is the last one. 0, or -1 with an error. */
+static COLD int life_takes(Packed *self, Packed *made, size_t size)
 {
-    int done = 0;
-    if (!life_waits(&self->life))
-        return 0;
-    Py_INCREF(self); /* another queue may come in its place meanwhile (`listen`) */
-    while (life_waits(&self->life) && done == 0) {
-        int waits = pack_waits(self);
-        done = packed_settle_one(self);
-        if (!waits)
-            done = pack_later(self, done);
+    size_t from = HEAD + size;
+    unsigned char *at;
+    if (pack_room(self, made->used) < 0)
+        return -1;
+    at = life_ids(self);
+    memcpy(at, made->bytes + from, made->used - from);
+    life_ends(self, size, at + (made->used - from), made->count - 2);
+    return 0;
+}
+
+static COLD int pack_life(Packed *self, PyObject *line)
+{
+    PyObject *const *items = &PyTuple_GET_ITEM(line, 0);
+    unsigned char *head;
+    size_t size;
+    Packed *made = life_made(self, PyLong_AsLong(items[0]), items[1], items[2], items[3], &head, &size);
+    int done = -1;
+    if (made == NULL)
+        return -1;
+    if (pack_room(self, 2 * made->used + LIFE_REST) == 0) { /* its ids, too, so that it goes in whole */
+        life_begins(self, head, size, PyLong_AsUnsignedLongLong(items[4]));
+        done = life_takes(self, made, size);
     }
-    Py_DECREF(self);
+    Py_DECREF(made);
     return done;
 }
 
 /* The line has its number already: what comes while the one before it is packed, or while it is, follows it. */
 static int packed_append(Packed *self, PyObject *line)
 {
-    int done = 0;
+    int done;
     if (pack_waits(self))
-        return packed_settle(self) < 0 ? -1 : pack_wait(self, line);
-    Py_INCREF(self);
-    if (life_waits(&self->life))
-        done = packed_settle_one(self);
-    if (done == 0)
-        done = pack_line(self, line);
-    done = pack_later(self, done);
+        return pack_wait(self, line);
+    Py_INCREF(self); /* another queue may come in its place meanwhile (`listen`) */
+    done = pack_later(self, pack_line(self, line));
     Py_DECREF(self);
     return done;
 }
@@ -169,7 +201,7 @@ static PyObject *Packed_append(Packed *self, PyObject *line)
 /* The bytes of all lines are let go. */
 static void pack_dropped(Packed *self)
 {
-    self->used = 0;
+    self->used = self->life = self->life_end = 0;
     if (self->room > KEPT) { /* after a huge line */
         PyMem_Free(self->bytes);
         self->bytes = NULL;
@@ -184,7 +216,6 @@ static PyObject *Packed_clear(Packed *self, PyObject *unused)
     pack_dropped(self);
     self->count = 0;
     self->later = NULL;
-    life_drop(&self->life);
     Py_XDECREF(later); /* which may be a call */
     Py_RETURN_NONE;
 }
@@ -202,12 +233,8 @@ static void pack_begins(Packed *self, Py_ssize_t count)
 static PyObject *Packed_take(Packed *self, PyObject *unused)
 {
     PyObject *taken;
-    Py_ssize_t waiting = 0;
+    Py_ssize_t waiting = self->later != NULL ? PyList_GET_SIZE(self->later) : 0;
     (void)unused;
-    if (pack_waits(self))
-        waiting = life_waits(&self->life) + (self->later != NULL ? PyList_GET_SIZE(self->later) : 0);
-    else if (packed_settle(self) < 0)
-        return NULL;
     if (self->used == 0 && pack_room(self, HEAD) < 0)
         return NULL;
     pack_begins(self, self->count - waiting);
@@ -241,15 +268,12 @@ static PyObject *Packed_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static int Packed_traverse(Packed *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->later);
-    Py_VISIT(self->life.line);
     return 0;
 }
 
 static void Packed_dealloc(Packed *self)
 {
     PyObject_GC_UnTrack(self);
-    life_drop(&self->life);
-    PyMem_Free(self->life.ids);
     Py_CLEAR(self->later);
     PyMem_Free(self->bytes);
     Py_TYPE(self)->tp_free((PyObject *)self);

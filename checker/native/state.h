@@ -122,7 +122,6 @@ static inline void state_fetch(State *self)
     FETCH((const char *)mine + 64);
     FETCH(self->lock);
     if (packed != NULL) {
-        FETCH((const char *)packed + offsetof(Packed, life));
         FETCH(packed->bytes + packed->used);
         FETCH(packed->bytes + packed->used + 64);
     }

@@ -30,6 +30,7 @@ from attach.native_programs import PROGRAMS, STEPS, Machine, Odd, Run, played
 from attach.native_programs import program as long_program
 from attach.vllm import fake
 from kvsan.checker.attach import native
+from kvsan.checker.attach.lines import ALLOC, FREE, TOUCH
 from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.attach.vllm.handoff import Plan
 from kvsan.checker.attach.vllm.simple import Copies, _order_in_memory
@@ -47,6 +48,30 @@ def test_hooks_are_c_s_and_python_s() -> None:
             hooked: Any = (run.world.Event.record, run.world.Stream.wait_stream, fake.BlockPool.touch)
             hooked += (fake.OlderRunner._model_forward, fake.NewerRunner.execute_model, fake.Scheduler.schedule)
             assert {type(each).__name__ for each in hooked} == {kind}
+
+
+@pytest.mark.parametrize("numbers", [(5,), (5, -5, 1 << 40), (5, 1 << 70, 6), (True,), ("x",), (*range(300),), (None,)])
+def test_blocks_whose_attributes_lie_in_their_own_memory(numbers: tuple[Any, ...]) -> None:
+    """Of usual values and of others, in each order: which are free, and their ids."""
+    said: list[Any] = []
+    for language in ("python", "c"):
+        with Run(language, 512, beside=True, counted=False) as run:
+            pool, lines = Machine(run).pool, run.beside.arrived if run.beside is not None else []
+            for count in (0, 1, 1 << 70, -1, 0.0, False, True):
+                for null in (False, True, 0, 1):
+                    blocks: list[Any] = [fake.Block(number) for number in numbers]
+                    for block in blocks:
+                        block.ref_cnt, block.is_null = count, null
+                    pool.unused = list(blocks)
+                    pool.touch(blocks)
+                    pool.free_blocks(iter(blocks))
+                    pool.unused = list(blocks)
+                    pool.get_new_blocks(len(blocks))
+            run.recorder.settle_up()
+            assert run.recorder.fault_text is None
+            said.append([line[:4] for line in lines])
+    assert said[0] == said[1]
+    assert {line[0] for line in said[0]} == {ALLOC, FREE, TOUCH}
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

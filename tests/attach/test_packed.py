@@ -315,15 +315,15 @@ def test_numbers_are_places_among_the_lines(batch: int) -> None:
 
 
 CLOCKS = [pytest.param(lambda: 5, id="its own"), pytest.param(time.perf_counter_ns, id="the usual")]
-"""With the usual clock lives wait as numbers, and lines are put in place."""
+"""With the usual clock lines are put in place."""
 
 
 @pytest.mark.parametrize("clock", CLOCKS)
-def test_lives_that_wait_while_others_are_packed(clock: Callable[[], int]) -> None:
+def test_lives_that_come_while_others_are_packed(clock: Callable[[], int]) -> None:
     began = Began(clock=clock)
     recorder = began.recorder
     recorder.free("gpu", [Does(lambda: recorder.alloc("gpu", [1])), 2])
-    recorder.touch("gpu", [3])  # packs the free, in the middle of which the alloc comes
+    recorder.touch("gpu", [3])
     recorder.touch("gpu", [4])
     lines = [(line[0], line[3]) for line in began.arrived()]
     assert lines == [(FREE, ["does", 2]), (ALLOC, [1]), (9, [3, 4])]
@@ -383,6 +383,134 @@ def test_lives_are_the_same_as_numbers_and_as_anything(seed: int, clock: Callabl
     assert recorder.fault_text is None
 
 
+_GROWS = (*range(1, 20), 100, 150, 300, 65_000, 1000, 1)
+"""So many ids at once: in all more than 15, 255 and 65,535, and more than there is room for at first."""
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("odd", [None, 1.5, True, "x", Does(lambda: None), 1 << 80])
+def test_a_line_of_lives_grows(clock: Callable[[], int], odd: Any) -> None:
+    """With what is no number in the middle, too. It is one line with the first time, behind one and before another."""
+    began = Began(clock=clock)
+    recorder, want, rng = began.recorder, [], random.Random(3)
+    recorder.put("before")
+    times = [time.perf_counter_ns()]  # and when the first ids are in
+    for count in _GROWS:
+        ids: list[Any] = [rng.randrange(-(1 << 40), 1 << rng.choice((6, 8, 16, 31, 32, 33, 63))) for _ in range(count)]
+        if odd is not None and count in (2, 18, 150, 1000):
+            ids[1] = odd
+        want += _alone(ids)
+        recorder.add_ids(ALLOC, "gpu", ids, "h0")
+        if count == 1:
+            times.append(time.perf_counter_ns())
+            recorder.add_ids(ALLOC, "gpu", [], "h0")
+    assert (recorder.ops, recorder.waiting) == (2, 2)
+    recorder.put("after")
+    before, line, after = began.arrived()
+    assert (before[2], line[:4], after[2]) == ("before", [ALLOC, "h0", "gpu", want], "after")
+    assert line[4] == 5 if clock is not time.perf_counter_ns else times[0] <= line[4] <= times[1]
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+def test_lives_that_must_not_merge(clock: Callable[[], int]) -> None:
+    """Names that are as long or begin the same; and what was handed over or let go before is no neighbour."""
+    began = Began(clock=clock)
+    recorder, arrived = began.recorder, began.beside.arrived
+    names = [(pool, by) for pool in ("g", "g1", "g2", "é") for by in ("h1", "h10", "h2")]
+    sorts = [(code, *name) for code in (ALLOC, FREE) for name in names]
+    for code, pool, by in sorts:
+        recorder.add_ids(code, pool, [1], by)
+        recorder.add_ids(code, pool, [Does(lambda: None)], by)
+        recorder.add_ids(code, pool, [2], by)
+    assert [(line[0], line[2], line[1]) for line in began.arrived()] == sorts
+    assert all(line[3] == [1, "does", 2] for line in arrived)
+    arrived.clear()
+    odd: tuple[list[Any], ...] = ([1], [2], ["x"], [1 << 70])
+    for ids in odd:  # what is handed over is as long as what comes next
+        recorder.alloc("gpu", [1])
+        recorder.settle_up()
+        recorder.alloc("gpu", ids)
+        recorder.mark()
+        recorder.alloc("gpu", ids)
+        recorder.put("between")
+        recorder.alloc("gpu", ids)
+        recorder._queue.clear()
+        recorder.alloc("gpu", ids)
+        recorder.settle_up()
+    assert [line[3] for line in arrived] == [each for ids in odd for each in ([1], _alone(ids))]
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("does", ["takes", "clears", "logs", "begins", "merges", "fails"])
+def test_what_happens_while_ids_of_one_line_are_made_plain(clock: Callable[[], int], does: str) -> None:
+    began, other, counts = Began(clock=clock), Elsewhere(), [1, 2, 3]
+    recorder = began.recorder
+    ran: list[int] = []
+
+    def action() -> None:
+        if ran:  # it may be made plain again
+            return
+        ran.append(1)
+        if does == "begins":
+            recorder.listen((), batch=512, beside=other)
+        if does != "merges":
+            recorder.put("inside")
+        for number in counts:
+            recorder.alloc("gpu", [number])
+        if does != "merges":
+            recorder.free("gpu", [9])
+        if does == "takes":
+            recorder.settle_up()
+        if does == "clears":
+            recorder._queue.clear()
+        if does == "fails":
+            raise KeyError("fails")
+
+    recorder.alloc("gpu", [0])
+    recorder.alloc("gpu", [5, Does(action), 6])
+    recorder.free("gpu", [10])
+    lines = [line[3] if line[0] in (ALLOC, FREE) else line[2] for line in began.arrived()]
+    more = [5, "does", 6]
+    behind = ["inside", counts, [9, 10]]
+    want = {
+        "takes": [[0], "inside", counts, [9], more, [10]],
+        "clears": [more, [10]],
+        "logs": [[0, *more], *behind],
+        "begins": [],
+        "merges": [[0, *more], counts, [10]],
+        "fails": [[0], "inside", counts, [9]],
+    }
+    assert lines == want[does]
+    assert (recorder.fault_text is None) == (does != "fails")
+    assert recorder.waiting == 0
+    if does in ("takes", "logs", "merges"):
+        assert recorder.ops == len(lines)
+    if does == "begins":
+        assert recorder.ops == len(other.arrived)
+
+
+def test_lives_without_memory() -> None:
+    """Each allocation fails in turn: the ids go in whole, or an error comes and the line is as it was."""
+    testing = pytest.importorskip("_testcapi")
+    for ids in (list(range(250)), [Does(lambda: None), 1 << 70], list(range(10**9, 10**9 + 6000))):
+        for at in range(1, 60):
+            began = Began(clock=time.perf_counter_ns)
+            recorder = began.recorder
+            want: list[Any] = []
+            for part in ([1, 2], ids, [3]):
+                try:
+                    testing.set_nomemory(at, at + 1)
+                    recorder.add_ids(ALLOC, "gpu", list(part), "h0")
+                except MemoryError:
+                    continue
+                finally:
+                    testing.remove_mem_hooks()
+                want += _alone(part)
+            lines = began.arrived()
+            assert [id for line in lines for id in line[3]] == want, at
+            assert len(lines) <= 1, at
+
+
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="garbage is collected between bytecodes there")
 @pytest.mark.parametrize("more", [0, 40])
 def test_garbage_is_collected_where_lives_become_a_line(more: int) -> None:
@@ -439,7 +567,7 @@ def test_a_session_begins_where_a_call_is_about_to_block() -> None:
     assert recorder.fault_text is None
 
 
-def test_streams_are_met_while_a_forward_s_line_is_made() -> None:
+def test_streams_are_met_while_a_forward_s_line_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line is on the stream that was current, though the names that are known were others in the middle."""
     began, current = Began(clock=time.perf_counter_ns), [0]
     recorder = began.recorder
@@ -457,9 +585,16 @@ def test_streams_are_met_while_a_forward_s_line_is_made() -> None:
         "forward", lambda runner: None, lambda runner: None, recorder, HOT.Counter(), "w", None, namer, None, more
     )
     meet(range(1, 4))
-    recorder.add_ids(ALLOC, "gpu", [doing(lambda: meet(range(10, 14)))], "h0")
+
+    def ended() -> None:
+        recorder._dead_threads.clear()
+        meet(range(10, 14))
+
+    monkeypatch.setattr(recorder, "_ended", ended)
+    recorder._dead_threads.append("h9")
     hook(runner)
-    assert [line[2] for line in began.arrived()] == ["gpu", "s0"]
+    assert not recorder._dead_threads
+    assert [line[2] for line in began.arrived()] == ["s0"]
 
 
 @pytest.mark.parametrize("clock", CLOCKS)

@@ -28,6 +28,8 @@ class FullAttentionSpec(SimpleNamespace):
 class Block:
     """As `KVCacheBlock`."""
 
+    __slots__ = ("block_id", "is_null", "ref_cnt")
+
     def __init__(self, number: int) -> None:
         self.block_id, self.ref_cnt, self.is_null = number, 0, number == 0
 
