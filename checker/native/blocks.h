@@ -144,7 +144,7 @@ static HOT int lives(State *state, int code, PyObject *pools, BlockIds *ids)
 }
 
 /* The pools that a `BlockPool` was marked with, a new reference; NULL without an error if it was not. */
-static PyObject *marked(State *state, PyObject *pool)
+static OFTEN PyObject *marked(State *state, PyObject *pool)
 {
     PyObject *pools = keep_read(&state->keep, POOLS_OF, pool);
     if (pools != NULL && (!PyTuple_CheckExact(pools) || PyTuple_GET_SIZE(pools) == 0))

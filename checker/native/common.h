@@ -13,12 +13,14 @@
 /* What most hooks pass after the engine's own function: in one piece of the code, so that it can be fetched ahead. */
 #ifdef __GNUC__
 #define HOT __attribute__((hot, noinline))
+#define OFTEN __attribute__((hot)) /* the same, where it may be part of another one */
 #define COLD __attribute__((cold, noinline))
 #define FETCH(at) __builtin_prefetch(at)
 #define TOGETHER __attribute__((aligned(64)))
 #else
 #define TOGETHER
 #define HOT
+#define OFTEN
 #define COLD
 #define FETCH(at) ((void)(at))
 #endif
@@ -146,13 +148,13 @@ static inline PyObject **place_in(const Place *place, PyObject *object)
 }
 
 /* The attribute, borrowed, if it is there: NULL without an error if it has to be looked for. Runs nothing. */
-static inline PyObject *place_peek(const Place *place, PyObject *object)
+static inline OFTEN PyObject *place_peek(const Place *place, PyObject *object)
 {
     return Py_TYPE(object) == place->type ? *place_in(place, object) : NULL;
 }
 
 /* The attribute, a new reference; NULL with an error. */
-static inline PyObject *place_read(Place *place, PyObject *name, PyObject *object)
+static inline OFTEN PyObject *place_read(Place *place, PyObject *name, PyObject *object)
 {
     PyObject *found = place_peek(place, object);
     return found != NULL ? Py_NewRef(found) : place_find(place, name, object);
@@ -199,7 +201,7 @@ static HOT int write_at(int which, PyObject *object, PyObject *value)
 }
 
 /* 1 if what was looked up is there and true, 0 if not, -1 with an error. Its reference is taken over. */
-static inline int is_true(PyObject *found)
+static inline OFTEN int is_true(PyObject *found)
 {
     int answer;
     if (found == NULL)

@@ -35,7 +35,7 @@ typedef struct {
 #ifdef KVSAN_METER
 #include "meter.h"
 #else
-static inline PyObject *hook_original(Hook *self, PyObject *const *args, size_t count, PyObject *kwnames)
+static inline OFTEN PyObject *hook_original(Hook *self, PyObject *const *args, size_t count, PyObject *kwnames)
 {
     return PyObject_Vectorcall(self->original, args, count, kwnames);
 }

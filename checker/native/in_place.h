@@ -27,7 +27,7 @@ static HOT unsigned char *line_begins(State *self, int items, int code)
 }
 
 /* It ends there, and is one more. */
-static inline void line_ends(State *self, unsigned char *at)
+static inline OFTEN void line_ends(State *self, unsigned char *at)
 {
     self->packed->used = (size_t)(at - self->packed->bytes);
     self->packed->count++;

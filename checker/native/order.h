@@ -9,7 +9,7 @@
 #include "hook.h"
 
 #define FUNCTION(name)                                                                                                 \
-    static PyObject *name(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames)
+    static OFTEN PyObject *name(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames)
 
 /* A call that may be logged: what stands here is in one piece, since each hook of a step finds the caches cold. */
 typedef struct {
@@ -102,7 +102,7 @@ static HOT int order_add(Hook *self, int code, PyObject *stream, PyObject *event
     return PyErr_Occurred() || state_add(state, order_line(self, code, stream, event)) < 0 ? -1 : 0;
 }
 
-static PyObject *of_event(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, int code)
+static OFTEN PyObject *of_event(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, int code)
 {
     Hook *self = (Hook *)callable;
     Call call;
@@ -126,7 +126,7 @@ FUNCTION(hook_wait)
     return of_event(callable, args, count, kwnames, WAIT);
 }
 
-static PyObject *of_stream(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, int code)
+static OFTEN PyObject *of_stream(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, int code)
 {
     Hook *self = (Hook *)callable;
     Call call;
@@ -283,7 +283,7 @@ static int hold_in_place(Hook *self, PyObject *event, Py_ssize_t *index)
 }
 
 /* What became of it, under the lock. */
-static int settle_in_place(State *state, Py_ssize_t index, int done)
+static OFTEN int settle_in_place(State *state, Py_ssize_t index, int done)
 {
     unsigned char *at;
     if (state->packed == NULL) /* a forked child, whose lines go elsewhere and begin anew */

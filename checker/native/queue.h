@@ -59,7 +59,7 @@ static int Stamped_traverse(Stamped *self, visitproc visit, void *arg)
 }
 
 /* Not the fields, which `get` reads: whatever holds it is cleared. */
-static void Stamped_dealloc(Stamped *self)
+static OFTEN void Stamped_dealloc(Stamped *self)
 {
     PyObject_GC_UnTrack(self);
     Py_DECREF(self->token);
@@ -156,7 +156,7 @@ static COLD PyObject *queue_slowly(Queue *self, PyObject *name, PyObject *const 
 }
 
 /* `put(item, block=True, timeout=None)`, by place. What cannot be stamped is put as it is. */
-static PyObject *Queue_put(Queue *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames)
+static OFTEN PyObject *Queue_put(Queue *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames)
 {
     PyObject *call[4], *stamped = NULL, *result;
     Py_ssize_t i;
@@ -207,7 +207,7 @@ static PyObject *Queue_get(Queue *self, PyObject *const *args, Py_ssize_t given,
 }
 
 /* What is not here is the inner queue's. */
-static PyObject *Queue_getattro(PyObject *self, PyObject *name)
+static OFTEN PyObject *Queue_getattro(PyObject *self, PyObject *name)
 {
     PyObject *found = PyObject_GenericGetAttr(self, name);
     if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))

@@ -37,7 +37,7 @@ static inline int is_forward(PyObject *told)
 }
 
 /* Whether the forward of what was told has not passed yet; -1 with an error. */
-static int is_open(PyObject *told)
+static OFTEN int is_open(PyObject *told)
 {
     return is_forward(told) ? is_true(read_at(at_open, told)) : 0;
 }
@@ -80,7 +80,7 @@ static COLD PyObject *begin_slowly(Hook *self, PyObject *runner, PyObject *outpu
 
 /* `_begin`: the recorder is told what the forward will touch. What hooks of it need, a new reference; `None` if there
    is no forward. */
-static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
+static OFTEN PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
 {
     State *state = self->state;
     PyObject *told;
@@ -162,7 +162,7 @@ done:
 }
 
 /* `_log`: the line of the forward, on the stream that is current. */
-static int forward_line(Hook *self, PyObject *told)
+static OFTEN int forward_line(Hook *self, PyObject *told)
 {
     PyObject *hook = read_at(at_hook, told), *messages, *name = NULL, *step = NULL;
     Lock *lock;

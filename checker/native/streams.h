@@ -127,7 +127,7 @@ static PyObject *namer_current(Namer *self)
 }
 
 /* The name that the stream carries, a new reference; NULL without an error if it carries none. */
-static PyObject *namer_kept(Namer *self, PyObject *stream)
+static OFTEN PyObject *namer_kept(Namer *self, PyObject *stream)
 {
     PyObject *kept = look_up(stream, s__kvsan_name), *name = NULL;
     if (kept != NULL && PyTuple_CheckExact(kept) && PyTuple_GET_SIZE(kept) == 3 &&

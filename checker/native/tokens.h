@@ -78,7 +78,7 @@ static PyObject *State_pack_copy(State *self, PyObject *const *args, Py_ssize_t 
 }
 
 /* `(code, by, token, now)` under the lock. */
-static int hand_line(State *self, int code, PyObject *token)
+static OFTEN int hand_line(State *self, int code, PyObject *token)
 {
     PyObject *by, *now;
     size_t size;
@@ -130,7 +130,7 @@ static PyObject *token_named(State *self, PyObject *what)
 }
 
 /* A new reference to the token. `ops` (or NULL): so many were logged then, which is a mark. */
-static PyObject *handed_on(State *self, PyObject *what, Py_ssize_t *ops)
+static OFTEN PyObject *handed_on(State *self, PyObject *what, Py_ssize_t *ops)
 {
     PyObject *token;
     Lock *lock;
@@ -169,7 +169,7 @@ static PyObject *State_hand_on_at(State *self, PyObject *what)
 }
 
 /* `take_over_from(token)`: a get of it. */
-static PyObject *State_taken(State *self, PyObject *token)
+static OFTEN PyObject *State_taken(State *self, PyObject *token)
 {
     PyObject *done = Py_None;
     Lock *lock;
