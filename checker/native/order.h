@@ -164,8 +164,8 @@ static int wait_stream_in_place(Hook *self, PyObject *on, PyObject *other)
         return i;
     if (namer_text(self->namer, on, &streams[1]) < 0 || namer_text(self->namer, other, &streams[0]) < 0)
         return -1;
-    if (!in_place(state) || !streams[0].size || !streams[1].size)
-        return 0;
+    if (!in_place(state) || !state_met(state) || !mine->text.size || !streams[0].size || !streams[1].size)
+        return 0; /* before its event has a number */
     if ((i = names_fresh_text(self->names, &event)) <= 0 || !event.size)
         return i < 0 ? -1 : 0;
     for (i = 0; i < 3; i++) {

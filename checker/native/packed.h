@@ -55,30 +55,34 @@ static int is_life(PyObject *line)
     return code >= ALLOC && code <= TOUCH && now >= 0 && !over && !too;
 }
 
-/* Not while one is being made plain. Where it fails, nothing of the line is left. */
-static int pack_line(Packed *self, PyObject *line)
+/* A value, made plain if it has no form here. Not while one is being made plain. Where it fails, nothing of it is left. */
+static int pack_item(Packed *self, PyObject *value)
 {
     size_t before;
     int done;
-    if (is_life(line))
-        return pack_life(self, line);
     if (self->used == 0) {
         if (pack_room(self, HEAD) < 0)
             return -1;
         self->used = HEAD;
     }
     before = self->used;
-    done = (PyTypeObject *)Py_TYPE(line) == held_class ? pack_held(self, (Held *)line) : pack_value(self, line, 0);
+    done = (PyTypeObject *)Py_TYPE(value) == held_class ? pack_held(self, (Held *)value) : pack_value(self, value, 0);
     if (done != 0)
         self->used = before;
     if (done == 1) {
         self->busy = 1;
-        done = pack_slowly(self, line);
+        done = pack_slowly(self, value);
         self->busy = 0;
     }
     if (done == 0)
         self->count++;
     return done;
+}
+
+/* The same of a line. An item of one is none, whatever it looks like: it may hold itself. */
+static int pack_line(Packed *self, PyObject *line)
+{
+    return is_life(line) ? pack_life(self, line) : pack_item(self, line);
 }
 
 /* The lines that came meanwhile go in, in their order. What one of them fails at is the error, and the others follow;
@@ -112,7 +116,14 @@ static inline OFTEN int pack_waits(Packed *self)
 
 static int pack_wait(Packed *self, PyObject *line)
 {
-    if ((self->later == NULL && (self->later = PyList_New(0)) == NULL) || PyList_Append(self->later, line) < 0)
+    int collects;
+    if (self->later == NULL) { /* what ends meanwhile may make lines, which have later numbers */
+        collects = PyGC_Disable();
+        self->later = PyList_New(0);
+        if (collects)
+            PyGC_Enable();
+    }
+    if (self->later == NULL || PyList_Append(self->later, line) < 0)
         return -1;
     self->count++;
     return 0;
@@ -131,12 +142,12 @@ static COLD Packed *life_made(Packed *self, long code, PyObject *by, PyObject *p
     if (made != NULL && pack_room(made, HEAD + 2) == 0) {
         made->used = HEAD;
         pack_number(made, 0x95, (unsigned long long)code, 1);
-        done = pack_line(made, by) < 0 ? -1 : pack_line(made, pool);
+        done = pack_item(made, by) < 0 ? -1 : pack_item(made, pool);
         *size = made->used - HEAD;
     }
     for (i = 0; done == 0 && ids != NULL && i < PyList_GET_SIZE(ids); i++) {
         PyObject *id = Py_NewRef(PyList_GET_ITEM(ids, i)); /* it may change the list */
-        done = pack_line(made, id);
+        done = pack_item(made, id);
         Py_DECREF(id);
     }
     self->busy = 0;

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attach.hurried import hurried
-from attach.native_programs import PROGRAMS, STEPS, Machine, Odd, Run, played
+from attach.native_programs import PROGRAMS, STEPS, Machine, Odd, Run, played, untimed
 from attach.native_programs import program as long_program
 from attach.vllm import fake
 from kvsan.checker.attach import native
@@ -695,3 +695,24 @@ def test_a_hook_is_copied_pickled_and_referred_to_as_a_function_is() -> None:
         bare = HOT.Hook("touch", len, len, run.recorder, run.recorder.ledger.hook("x"), "x")
         with pytest.raises(AttributeError):
             copy.copy(bare)
+
+
+def test_a_name_that_asks_another_recorder_costs_no_number_of_an_event() -> None:
+    """A thread's name is known for one recorder at a time: what is asked in the middle may be another's."""
+    saw = []
+    for language in ("as it is", "python"):
+        with Run(language, 512, beside=True, counted=False) as run:
+            machine, other = Machine(run), Recorder([], prefix="other")
+
+            class Asks(run.world.Stream):  # type: ignore[name-defined, misc]
+                def __getattribute__(self, name: str) -> Any:
+                    if name == "cuda_stream":
+                        other.hand_on("x")  # noqa: B023
+                    return super().__getattribute__(name)
+
+            machine.streams[1].wait_stream(Asks(21))
+            run.recorder.settle_up()
+            assert run.beside is not None
+            saw.append([untimed(list(line)) for line in run.beside.arrived])
+    assert saw[0] == saw[1]
+    assert len(saw[0]) == 3

@@ -854,3 +854,55 @@ def test_a_forked_child_has_a_queue_of_its_own() -> None:
     began.recorder.access("x", reads={"gpu": [1]}, step=doing(fork))
     assert said == [0]
     assert [line[0] for line in began.arrived()] == [PUT, 0]
+
+
+# ── what tried to break it ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_id_that_looks_like_a_line_and_holds_itself() -> None:
+    ids: list[Any] = []
+    ids.append((ALLOC, "h0", "gpu", ids, 1))
+    queue = HOT.Packed()
+    with pytest.raises(RecursionError):
+        queue.append((ALLOC, "h0", "gpu", ids, 1))
+    assert len(queue) == 0
+
+
+def test_an_id_of_a_number_s_own_class_is_a_number() -> None:
+    number = type("Number", (int,), {})(4)
+    queue = HOT.Packed()
+    queue.append((ALLOC, "h0", "gpu", [number, 1 << 70], 1))
+    assert decoded(queue.take())[0][3] == _alone((ALLOC, "h0", "gpu", [number, 1 << 70], 1))[3] == [4, str(1 << 70)]
+
+
+def test_garbage_that_is_collected_where_the_list_of_those_that_wait_is_made() -> None:
+    queue = HOT.Packed()
+    outer, inner = (PUT, "h0", "outer", 1), (PUT, "h0", "inner", 2)
+    before = gc.get_threshold()
+
+    class Ends:
+        def __init__(self) -> None:
+            self.me = self
+
+        def __del__(self) -> None:
+            queue.append(inner)
+
+    def action() -> None:
+        gc.disable()
+        gc.collect()
+        kept: list[Any] = [[] for _ in range(500)]  # no list is to be had from those that are free
+        Ends()
+        gc.set_threshold(1)
+        gc.enable()
+        queue.append(outer)
+        gc.disable()
+        gc.set_threshold(*before)
+        del kept
+
+    try:
+        queue.append((PUT, "h0", doing(action), 0))
+        gc.collect()
+    finally:
+        gc.set_threshold(*before)
+        gc.enable()
+    assert [line[2] for line in decoded(queue.take())] == ["does", "outer", "inner"]

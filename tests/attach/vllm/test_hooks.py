@@ -244,6 +244,27 @@ def test_workers_of_a_scheduler_that_was_made_unseen_may_be_elsewhere(monkeypatc
         assert tokens_of(vllm, here, unseen) == ["t", "t"]
 
 
+def test_workers_of_a_scheduler_of_an_earlier_session_may_be_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with attached(monkeypatch) as vllm:
+        there = fake.Scheduler(vllm.config(backend="mp"))
+    with attached(monkeypatch) as vllm:
+        here = fake.Scheduler(vllm.config())
+        assert vllm.recorder.workers == ELSEWHERE
+        assert tokens_of(vllm, here, there) == ["t", "ht"]
+
+
+def test_workers_of_a_scheduler_that_was_made_in_a_pause_may_be_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    with attached(monkeypatch) as vllm:
+        here = fake.Scheduler(vllm.config())
+        vllm.recorder.on = False
+        vllm.engine.pause()
+        unseen = fake.Scheduler(vllm.config(backend="mp"))
+        vllm.engine.resume()
+        vllm.recorder.on = True
+        assert vllm.recorder.workers == ELSEWHERE
+        assert tokens_of(vllm, here, unseen) == ["t", "t"]
+
+
 @pytest.mark.parametrize(("backend", "workers"), [("uni", 0), ("mp", ELSEWHERE)])
 def test_a_forked_child_may_be_anybody_s_worker(monkeypatch: pytest.MonkeyPatch, backend: str, workers: int) -> None:
     with attached(monkeypatch) as vllm:

@@ -90,6 +90,8 @@ def _other(value: Any) -> Any:
             return (SYNC, *value.given)
         value.told = value.done is None
         return (HELD, *value.given, value.done)
+    if isinstance(value, int):  # of a class of its own
+        return int(value)
     if isinstance(value, Blocks):
         return {"runs": value.runs}
     if isinstance(value, range):

@@ -179,6 +179,9 @@ if TYPE_CHECKING or HOT is None:
                 kept = getattr(event, self.attribute, None) is tag
             except (AttributeError, TypeError):
                 kept = False
+            except BaseException:  # no line names it
+                tag.drop()
+                raise
             if not kept:
                 tag.drop()
                 self._refer(event, name)

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 from weakref import ref
 
+from kvsan.checker.attach import state
 from kvsan.checker.attach.handoff import HandingList
 from kvsan.checker.attach.ledger import Hook
 from kvsan.checker.attach.patches import Patches
@@ -57,6 +58,7 @@ class Engine:
         """vLLM's own functions, and the methods of its queues and lists, are back until `resume`. Whoever pauses tells
         the recorder.
         """
+        self.recorder.workers = state.ELSEWHERE  # of schedulers that are made meanwhile, for all that is known
         self.patches.lift()
         for each in self._containers():
             each.pause()

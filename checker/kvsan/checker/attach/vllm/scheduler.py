@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from types import ModuleType
 from typing import Any
+from weakref import ref
 
 from kvsan.checker.attach import state
 from kvsan.checker.attach.native import mark, quick
-from kvsan.checker.attach.recorder import KvsanHazard
+from kvsan.checker.attach.recorder import KvsanHazard, Recorder
 from kvsan.checker.attach.vllm import pools
 from kvsan.checker.attach.vllm.engine import Engine
 
@@ -47,6 +48,19 @@ def give(engine: Engine, carrier: Any, what: str) -> None:
     setattr(carrier, TOKEN, token)
 
 
+_far: list[ref[Any]] = []
+"""Schedulers whose workers are elsewhere, of any session: they outlive the one that has seen them made."""
+
+
+def _met(recorder: Recorder, scheduler: Any, *, remote: bool) -> None:
+    """A scheduler was made. Two may be at once, in two threads: the word of one whose workers are elsewhere stays."""
+    with recorder.lock:
+        _far[:] = [each for each in _far if each() is not None]
+        if remote and scheduler is not None:
+            _far.append(ref(scheduler))
+        recorder.workers = max(recorder.workers, state.ELSEWHERE if remote or _far else state.HERE)
+
+
 def _install(engine: Engine, module: ModuleType) -> None:
     recorder = engine.recorder
     cls = getattr(module, "Scheduler", None)
@@ -57,7 +71,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
         def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if not recorder.on:
-                recorder.workers = state.ELSEWHERE  # for all that is known
+                _met(recorder, None, remote=True)  # for all that is known
             else:
                 with recorder.guard("vllm.scheduler"):
                     setup.fired()
@@ -68,7 +82,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
                     backend = getattr(config.parallel_config, "distributed_executor_backend", None)
                     remote = backend not in _HERE
                     mark(self, _REMOTE, remote)
-                    recorder.workers = max(recorder.workers, state.ELSEWHERE if remote else state.HERE)
+                    _met(recorder, self, remote=remote)
                     if remote:  # the forwards are lines of other processes, and expected there
                         engine.hook("vllm.forward").expected = False
                     engine.require(config, worker=False)
