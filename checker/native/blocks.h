@@ -211,17 +211,18 @@ FUNCTION(hook_free)
     return result;
 }
 
-/* Whether a list or tuple is of blocks, and not of a sequence for each group: by its first. */
+/* Whether a list or tuple is of blocks, and not of a sequence for each group: by its first. -1 with an error of the
+   engine's. */
 static int holds_blocks(PyObject *blocks)
 {
-    PyObject *first = PySequence_Fast_GET_SIZE(blocks) > 0 ? PySequence_Fast_GET_ITEM(blocks, 0) : NULL;
-    int answer;
+    PyObject *first = PySequence_Fast_GET_SIZE(blocks) > 0 ? PySequence_Fast_GET_ITEM(blocks, 0) : NULL, *found;
     if (first == NULL || place_peek(&place_ref_cnt, first) != NULL)
         return 1;
     Py_INCREF(first);
-    answer = PyObject_HasAttr(first, s_ref_cnt);
+    found = look_up(first, s_ref_cnt);
     Py_DECREF(first);
-    return answer;
+    Py_XDECREF(found);
+    return found != NULL ? 1 : let_go();
 }
 
 /* `BlockPool.touch(blocks)`: those that are free now are taken back */
@@ -233,10 +234,10 @@ FUNCTION(hook_touch)
     int known;
     if (PASSES(self))
         return hook_original(self, args, count, kwnames);
-    if (kwnames != NULL || PyVectorcall_NARGS(count) != 2 ||
-        !(PyList_CheckExact(args[1]) || PyTuple_CheckExact(args[1])) ||
-        !holds_blocks(args[1]))
-        return hook_slow(self, args, count, kwnames);
+    known = kwnames == NULL && PyVectorcall_NARGS(count) == 2 &&
+            (PyList_CheckExact(args[1]) || PyTuple_CheckExact(args[1])) ? holds_blocks(args[1]) : 0;
+    if (known <= 0)
+        return known < 0 ? NULL : hook_slow(self, args, count, kwnames);
     if ((pools = marked(self->state, args[0])) == NULL)
         return PyErr_Occurred() ? NULL : hook_original(self, args, count, NULL);
     known = ids_of(args[1], 1, &ids) == 0;
@@ -255,12 +256,11 @@ FUNCTION(hook_touch)
     return result;
 }
 
-/* Whether a scheduler's workers are elsewhere, or it cannot say. */
+/* Whether a scheduler's workers are elsewhere, or it cannot say. -1 with an error of the engine's. */
 static COLD int is_remote(PyObject *scheduler)
 {
     int there = is_set(scheduler, s__kvsan_remote);
-    PyErr_Clear();
-    return there != 0;
+    return there < 0 && let_go() < 0 ? -1 : there != 0;
 }
 
 /* `Scheduler.schedule()`: counts where something was scheduled; with workers elsewhere Python hands it over */
@@ -268,9 +268,9 @@ FUNCTION(hook_schedule)
 {
     Hook *self = (Hook *)callable;
     PyObject *result, *tokens;
-    int there, looks = !PASSES(self);
-    if (looks && (PyVectorcall_NARGS(count) < 1 || (!all_here(self->state) && is_remote(args[0]))))
-        return hook_slow(self, args, count, kwnames);
+    int there = 0, looks = !PASSES(self);
+    if (looks && (PyVectorcall_NARGS(count) < 1 || (!all_here(self->state) && (there = is_remote(args[0])) != 0)))
+        return there < 0 ? NULL : hook_slow(self, args, count, kwnames);
     if ((result = hook_original(self, args, count, kwnames)) == NULL || !looks || PASSES(self))
         return result;
     tokens = PyObject_GetAttr(result, s_total_num_scheduled_tokens);
@@ -282,14 +282,13 @@ FUNCTION(hook_schedule)
     return result;
 }
 
-/* Whether an object carries a token, or cannot say. */
+/* Whether an object carries a token, or cannot say. -1 with an error of the engine's. */
 static COLD int carries_token(PyObject *object)
 {
     PyObject *token = look_up(object, asked[asks_kvsan_token]);
     int carries = token != NULL || PyErr_Occurred();
-    PyErr_Clear();
     Py_XDECREF(token);
-    return carries;
+    return let_go() < 0 ? -1 : carries;
 }
 
 /* `Scheduler.update_from_output(scheduler_output, model_runner_output)`: one that comes from another process is taken
@@ -297,9 +296,11 @@ static COLD int carries_token(PyObject *object)
 FUNCTION(hook_output)
 {
     Hook *self = (Hook *)callable;
+    int carries = 0;
     if (!PASSES(self)) {
-        if (kwnames != NULL || PyVectorcall_NARGS(count) != 3 || (!all_here(self->state) && carries_token(args[2])))
-            return hook_slow(self, args, count, kwnames);
+        if (kwnames != NULL || PyVectorcall_NARGS(count) != 3 ||
+            (!all_here(self->state) && (carries = carries_token(args[2])) != 0))
+            return carries < 0 ? NULL : hook_slow(self, args, count, kwnames);
         (*self->fired)++;
     }
     return hook_original(self, args, count, kwnames);
@@ -314,10 +315,8 @@ FUNCTION(hook_bound)
         return hook_slow(self, args, count, kwnames);
     if ((asked = is_set(args[1], s_load_gpu_blocks)) == 0)
         asked = is_set(args[1], s_store_gpu_blocks);
-    if (asked < 0) {
-        PyErr_Clear();
-        return hook_slow(self, args, count, kwnames);
-    }
+    if (asked < 0)
+        return let_go() < 0 ? NULL : hook_slow(self, args, count, kwnames);
     if (asked) {
         (*self->fired)++;
         (*((Counter *)self->more)->fired)++;

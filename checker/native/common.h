@@ -217,6 +217,15 @@ static HOT int is_set(PyObject *object, PyObject *name)
     return is_true(look_up(object, name));
 }
 
+/* The error that is set, if there is one, is let go: 0; -1 if it is what a signal's handler raised, which is the engine's. */
+static COLD int let_go(void)
+{
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+        return -1;
+    PyErr_Clear();
+    return 0;
+}
+
 /* The error that is set, with its traceback, taken off; a new reference. */
 static PyObject *take_error(void)
 {

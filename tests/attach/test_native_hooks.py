@@ -32,6 +32,7 @@ from attach.vllm import fake
 from kvsan.checker.attach import native
 from kvsan.checker.attach.lines import ALLOC, FREE, TOUCH
 from kvsan.checker.attach.recorder import Recorder
+from kvsan.checker.attach.vllm import pools as marks
 from kvsan.checker.attach.vllm.handoff import Plan
 from kvsan.checker.attach.vllm.simple import Copies, _order_in_memory
 from kvsan.runtime.lines import Lock
@@ -716,3 +717,23 @@ def test_a_name_that_asks_another_recorder_costs_no_number_of_an_event() -> None
             saw.append([untimed(list(line)) for line in run.beside.arrived])
     assert saw[0] == saw[1]
     assert len(saw[0]) == 3
+
+
+class Interrupts:
+    """A block whose count is asked for when a signal comes."""
+
+    block_id, is_null = 3, False
+
+    @property
+    def ref_cnt(self) -> int:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("language", ["as it is", "python"])
+def test_what_a_signal_s_handler_raises_while_a_hook_looks_is_the_engine_s(language: str) -> None:
+    with Run(language, 512, counted=False) as run:
+        pool = fake.BlockPool(4)
+        marks.mark(run.vllm.engine, pool, ("gpu",))
+        with pytest.raises(KeyboardInterrupt):
+            pool.touch((Interrupts(),))
+        assert run.recorder.fault_text is None

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 from weakref import ref
 
-from kvsan.checker.attach import state
 from kvsan.checker.attach.handoff import HandingList
 from kvsan.checker.attach.ledger import Hook
 from kvsan.checker.attach.patches import Patches
@@ -46,6 +45,9 @@ class Engine:
         self.patches = Patches()
         self.loaded = WhenLoaded()
         self.patches.on_undo(self.loaded.stop)
+        self._standing = Patches()
+        """What stays in a pause."""
+        self.patches.on_undo(self._standing.undo)
         self.absent: list[str] = []
         self._handed: list[ref[HandingList | Queue]] = []
         self.suspects: tuple[str, ...] | None = None
@@ -55,10 +57,9 @@ class Engine:
         self._torch: Any = None
 
     def pause(self) -> None:
-        """vLLM's own functions, and the methods of its queues and lists, are back until `resume`. Whoever pauses tells
-        the recorder.
+        """vLLM's own functions, and the methods of its queues and lists, are back until `resume`, but for what must
+        know of objects that are made meanwhile (`stays`). Whoever pauses tells the recorder.
         """
-        self.recorder.workers = state.ELSEWHERE  # of schedulers that are made meanwhile, for all that is known
         self.patches.lift()
         for each in self._containers():
             each.pause()
@@ -87,9 +88,9 @@ class Engine:
     def hook(self, name: str, *, expected: bool = True, group: str | None = None) -> Hook:
         return self.recorder.ledger.hook(name, expected=expected, group=group, version=self.version)
 
-    def wrap(self, owner: Any, name: str, make: Callable[[Any], Any], hook: Hook) -> bool:
+    def wrap(self, owner: Any, name: str, make: Callable[[Any], Any], hook: Hook, *, stays: bool = False) -> bool:
         """As `Patches.wrap`; a target that is not there makes the hook one that was expected."""
-        found = self.patches.wrap(owner, name, make, hook)
+        found = (self._standing if stays else self.patches).wrap(owner, name, make, hook)
         if not found:
             hook.expected = True
             self.absent.append(hook.name)

@@ -135,7 +135,7 @@ def _install(engine: Engine, module: ModuleType) -> None:
 
         return make
 
-    engine.wrap(cls, "__init__", init, setup)
+    engine.wrap(cls, "__init__", init, setup, stays=True)
     engine.wrap(cls, "schedule", schedule, step)
     engine.wrap(cls, "update_from_output", update_from_output, output)
     for method, name in (("_preempt_request", "vllm.preempt"), ("finish_requests", "vllm.abort")):
