@@ -777,7 +777,7 @@ class Machine:
 
     def do_off(self, a: int, b: int) -> None:
         if a % 20 == 0:
-            self.run.recorder.fault("a test", ValueError("off"))
+            self.run.see(lambda: self.run.recorder.fault("a test", ValueError("off")))
 
     def end(self) -> dict[str, Any]:
         """All that can be compared."""
