@@ -36,10 +36,6 @@ EXTENSIONS = {
 }
 """Each extension's name and its source from the root of the repository. One whose source is not there is skipped."""
 
-SMALL = ("kvsan.checker.attach._hot",)
-"""Optimised for size: what an engine calls now and then finds the caches full of the engine, and pays for each line of
-code that it touches; not what is called in a loop."""
-
 SHARED = ("runtime/native/lock.h",)
 """Headers that more than one extension includes."""
 
@@ -94,17 +90,11 @@ def include_folders() -> list[str]:
     return sorted({sysconfig.get_path("include"), sysconfig.get_path("platinclude")})
 
 
-def flags(name: str) -> list[str]:
+def flags() -> list[str]:
     """What the interpreter was compiled with, but for -g; what this machine's linker is told of a module."""
     of_python = shlex.split(f"{sysconfig.get_config_var('CFLAGS') or ''} {sysconfig.get_config_var('CCSHARED') or ''}")
     module = ["-bundle", "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else ["-shared", "-fno-plt"]
-    return [
-        *(flag for flag in of_python if not flag.startswith("-g")),
-        *module,
-        "-Os" if name in SMALL else "-O2",
-        "-fvisibility=hidden",
-        "-Wall",
-    ]
+    return [*(flag for flag in of_python if not flag.startswith("-g")), *module, "-O2", "-fvisibility=hidden", "-Wall"]
 
 
 def check_interpreter() -> None:
@@ -128,7 +118,7 @@ def compile_extension(name: str, source: Path, folder: Path, strict: bool = Fals
     new = target.with_name(f".{target.name}.{os.getpid()}")
     command = [
         *compiler(),
-        *flags(name),
+        *flags(),
         *(["-Wextra", "-Werror"] if strict else []),
         *shlex.split(os.environ.get("CFLAGS", "")),
         *(f"-I{include}" for include in include_folders()),
