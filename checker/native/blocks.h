@@ -144,7 +144,7 @@ static HOT int lives(State *state, int code, PyObject *pools, BlockIds *ids)
 }
 
 /* The pools that a `BlockPool` was marked with, a new reference; NULL without an error if it was not. */
-static OFTEN PyObject *marked(State *state, PyObject *pool)
+static PyObject *marked(State *state, PyObject *pool)
 {
     PyObject *pools = keep_read(&state->keep, POOLS_OF, pool);
     if (pools != NULL && (!PyTuple_CheckExact(pools) || PyTuple_GET_SIZE(pools) == 0))
@@ -166,7 +166,7 @@ FUNCTION(hook_alloc)
         return result;
     if ((pools = marked(self->state, args[0])) == NULL)
         return PyErr_Occurred() ? hook_failed(self, result) : result;
-    (*self->fired)++;
+    self->counter->count++;
     blocks = PySequence_Fast(result, "get_new_blocks gives no blocks");
     ids.list = NULL;
     if (blocks == NULL || ids_of(blocks, 0, &ids) < 0 || lives(self->state, ALLOC, pools, &ids) < 0)
@@ -188,12 +188,12 @@ FUNCTION(hook_free)
     if (kwnames != NULL || PyVectorcall_NARGS(count) != 2)
         return hook_slow(self, args, count, kwnames);
     if (PyList_CheckExact(args[1]) && PyList_GET_SIZE(args[1]) == 0) {
-        (*self->fired)++;
+        self->counter->count++;
         return hook_original(self, args, count, NULL);
     }
     if ((pools = marked(self->state, args[0])) == NULL)
         return PyErr_Occurred() ? NULL : hook_original(self, args, count, NULL);
-    (*self->fired)++;
+    self->counter->count++;
     if ((blocks = PySequence_List(args[1])) == NULL) {
         Py_DECREF(pools);
         return NULL;
@@ -247,7 +247,7 @@ FUNCTION(hook_touch)
     }
     result = hook_original(self, args, count, NULL);
     if (result != NULL && known && ids.count > 0) {
-        (*self->fired)++;
+        self->counter->count++;
         if (lives(self->state, TOUCH, pools, &ids) < 0)
             result = hook_failed(self, result);
     }
@@ -278,7 +278,7 @@ FUNCTION(hook_schedule)
     Py_XDECREF(tokens);
     if (there < 0)
         return hook_failed(self, result);
-    *self->fired += there;
+    self->counter->count += there;
     return result;
 }
 
@@ -301,7 +301,7 @@ FUNCTION(hook_output)
         if (kwnames != NULL || PyVectorcall_NARGS(count) != 3 ||
             (!all_here(self->state) && (carries = carries_token(args[2])) != 0))
             return carries < 0 ? NULL : hook_slow(self, args, count, kwnames);
-        (*self->fired)++;
+        self->counter->count++;
     }
     return hook_original(self, args, count, kwnames);
 }
@@ -318,8 +318,8 @@ FUNCTION(hook_bound)
     if (asked < 0)
         return let_go() < 0 ? NULL : hook_slow(self, args, count, kwnames);
     if (asked) {
-        (*self->fired)++;
-        (*((Counter *)self->more)->fired)++;
+        self->counter->count++;
+        ((Counter *)self->more)->count++;
     }
     return hook_original(self, args, count, NULL);
 }

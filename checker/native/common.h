@@ -13,14 +13,10 @@
 /* What most hooks pass after the engine's own function: in one piece of the code, so that it can be fetched ahead. */
 #ifdef __GNUC__
 #define HOT __attribute__((hot, noinline))
-#define OFTEN __attribute__((hot)) /* the same, where it may be part of another one */
 #define COLD __attribute__((cold, noinline))
 #define FETCH(at) __builtin_prefetch(at)
-#define TOGETHER __attribute__((aligned(64)))
 #else
-#define TOGETHER
 #define HOT
-#define OFTEN
 #define COLD
 #define FETCH(at) ((void)(at))
 #endif
@@ -39,8 +35,7 @@
 NAMES_USED(X)
 #undef X
 
-/* What each message of a step is asked for (`message.h`), last those of its `scheduled_cached_reqs`. They stand in one
-   place, since all of them are fetched each time. */
+/* What each message of a step is asked for (`message.h`), last those of its `scheduled_cached_reqs`. */
 #define NAMES_ASKED(X)                                                                                                 \
     X(kvsan_token) X(new_block_ids_to_zero) X(num_scheduled_tokens) X(scheduled_cached_reqs) X(finished_req_ids)       \
     X(scheduled_new_reqs) X(req_ids) X(new_block_ids) X(resumed_req_ids) X(num_computed_tokens)
@@ -51,7 +46,7 @@ enum {
 #undef X
     ASKED
 };
-static PyObject *asked[ASKED] TOGETHER;
+static PyObject *asked[ASKED];
 
 static PyObject *zero;            /* the int */
 static PyObject *hazard_class;    /* KvsanHazard: the one error that the engine is meant to see */
@@ -90,12 +85,10 @@ static inline uint64_t state_of_thread(void)
     return PyThreadState_Get()->id;
 }
 
-/* How often a hook fired, or something else happened (`ledger.py`). The numbers of all of them stand side by side
-   (`held.h`): a step of an engine changes some twenty. */
+/* How often a hook fired, or something else happened (`ledger.py`). */
 typedef struct Counter {
     PyObject_HEAD
-    Py_ssize_t *fired;
-    Py_ssize_t own; /* where it points if there is no room there */
+    Py_ssize_t count;
 } Counter;
 
 /* The attribute, a new reference; NULL without an error if there is none, with one if something else went wrong. */
@@ -148,19 +141,19 @@ static inline PyObject **place_in(const Place *place, PyObject *object)
 }
 
 /* The attribute, borrowed, if it is there: NULL without an error if it has to be looked for. Runs nothing. */
-static inline OFTEN PyObject *place_peek(const Place *place, PyObject *object)
+static inline PyObject *place_peek(const Place *place, PyObject *object)
 {
     return Py_TYPE(object) == place->type ? *place_in(place, object) : NULL;
 }
 
 /* The attribute, a new reference; NULL with an error. */
-static inline OFTEN PyObject *place_read(Place *place, PyObject *name, PyObject *object)
+static inline PyObject *place_read(Place *place, PyObject *name, PyObject *object)
 {
     PyObject *found = place_peek(place, object);
     return found != NULL ? Py_NewRef(found) : place_find(place, name, object);
 }
 
-/* Those of kvsan's own objects that each step reads, in one place for the same reason. */
+/* Those of kvsan's own objects that each step reads. */
 #define PLACES_OF_STEPS(X)                                                                                             \
     X(suspects) X(device_pool) X(messages) X(name) X(pool) X(hook) X(open) X(_crosses) X(_before) X(count)
 
@@ -170,7 +163,7 @@ enum {
 #undef X
     PLACES
 };
-static Place places[PLACES] TOGETHER;
+static Place places[PLACES];
 static PyObject **const places_names[] = {
 #define X(name) &s_##name,
     PLACES_OF_STEPS(X)
@@ -179,9 +172,7 @@ static PyObject **const places_names[] = {
 
 static HOT PyObject *read_at(int which, PyObject *object)
 {
-    Place *place = &places[which];
-    PyObject *found = place_peek(place, object);
-    return found != NULL ? Py_NewRef(found) : place_find(place, *places_names[which], object);
+    return place_read(&places[which], *places_names[which], object);
 }
 
 static COLD int write_slowly(int which, PyObject *object, PyObject *value)
@@ -201,7 +192,7 @@ static HOT int write_at(int which, PyObject *object, PyObject *value)
 }
 
 /* 1 if what was looked up is there and true, 0 if not, -1 with an error. Its reference is taken over. */
-static inline OFTEN int is_true(PyObject *found)
+static inline int is_true(PyObject *found)
 {
     int answer;
     if (found == NULL)

@@ -249,7 +249,7 @@ FUNCTION(hook_copy_blocks)
         done = route_logs(self, (Routes *)PyTuple_GET_ITEM(self->more, 0), args);
     }
     if (done != 0) {
-        (*self->fired)++;
+        self->counter->count++;
         return done < 0 ? hook_failed(self, result) : result;
     }
     if ((said = PyObject_Vectorcall(PyTuple_GET_ITEM(self->more, 1), args, 3, NULL)) == NULL)

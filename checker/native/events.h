@@ -25,7 +25,7 @@ typedef struct {
 } Names;
 
 /* Any thread, any moment; without memory the name is not said to have ended. Takes the string's reference over. */
-static OFTEN void names_end(Names *self, const Text *text, PyObject *name)
+static void names_end(Names *self, const Text *text, PyObject *name)
 {
     if (self->count == self->room) {
         Py_ssize_t room = self->room ? 2 * self->room : 64;
@@ -52,7 +52,7 @@ typedef struct {
     PyObject *name; /* if it was asked for, or is too long */
 } Tag;
 
-static OFTEN void Tag_dealloc(Tag *self)
+static void Tag_dealloc(Tag *self)
 {
     if (self->names != NULL) {
         if (self->text.size || self->name != NULL) {
@@ -106,7 +106,7 @@ static PyObject *names_fresh(Names *self)
 }
 
 /* The same in place. 1: it is; 0: it is too long; -1 with an error. */
-static OFTEN int names_fresh_text(Names *self, Text *text)
+static int names_fresh_text(Names *self, Text *text)
 {
     char bytes[64];
     Py_ssize_t size;
@@ -154,7 +154,7 @@ static int names_hang(Names *self, PyObject *event, PyObject *tag)
 
 /* The tag that the event carries, a new reference; NULL if it has none of its own or, with an error, if that went
    wrong. */
-static inline OFTEN Tag *names_worn(Names *self, PyObject *event)
+static inline Tag *names_worn(Names *self, PyObject *event)
 {
     Tag *tag;
     if (Py_TYPE(event) == self->worn.type)

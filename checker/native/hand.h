@@ -16,7 +16,7 @@ typedef struct {
 
 static Place place_recorder, place_places, place_tokens, place_given, place_seen;
 
-static OFTEN void hands_drop(Hands *hands)
+static void hands_drop(Hands *hands)
 {
     Py_CLEAR(hands->state);
     Py_CLEAR(hands->places);
@@ -24,7 +24,7 @@ static OFTEN void hands_drop(Hands *hands)
 }
 
 /* 1 if it is as usual; 0 if not; -1 with an error. */
-static OFTEN int hands_enter(PyObject *list, Hands *hands)
+static int hands_enter(PyObject *list, Hands *hands)
 {
     hands->state = (State *)place_read(&place_recorder, s__recorder, list);
     hands->places = hands->state == NULL ? NULL : (Lock *)place_read(&place_places, s__places, list);
@@ -38,17 +38,17 @@ static OFTEN int hands_enter(PyObject *list, Hands *hands)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static OFTEN void count_up(PyObject *list, Place *place, PyObject *name)
+static void count_up(PyObject *list, Place *place, PyObject *name)
 {
     PyObject *counter = place_read(place, name, list);
     if (counter != NULL && PyObject_TypeCheck(counter, &CounterType))
-        (*((Counter *)counter)->fired)++;
+        ((Counter *)counter)->count++;
     Py_XDECREF(counter);
     PyErr_Clear();
 }
 
 /* Under `places`, since what has them may put others in their place (`sort`): the tokens as they are now. */
-static OFTEN int hands_tokens(PyObject *list, Hands *hands)
+static int hands_tokens(PyObject *list, Hands *hands)
 {
     PyObject *tokens = place_read(&place_tokens, s__tokens, list);
     Py_XSETREF(hands->tokens, tokens);
@@ -61,7 +61,7 @@ static OFTEN int hands_tokens(PyObject *list, Hands *hands)
 }
 
 /* The same, and they belong to the entries. */
-static OFTEN int hands_aligned(PyObject *list, Hands *hands)
+static int hands_aligned(PyObject *list, Hands *hands)
 {
     PyObject *done;
     if (hands_tokens(list, hands) < 0)
@@ -80,7 +80,7 @@ static OFTEN int hands_aligned(PyObject *list, Hands *hands)
 }
 
 /* The token is taken, if there is one; the entry goes back. References of both are taken over. */
-static OFTEN PyObject *hands_take(PyObject *list, Hands *hands, PyObject *found, PyObject *token)
+static PyObject *hands_take(PyObject *list, Hands *hands, PyObject *found, PyObject *token)
 {
     PyObject *done;
     if (found != NULL && token != Py_None) {
@@ -124,7 +124,7 @@ static PyObject *hand_append(PyObject *list, PyObject *item)
 
 /* 1: it is as usual, `places` is taken, and `at`, from the end if negative, is the index of an entry; 0: none of that;
    -1 with an error. */
-static OFTEN int hands_at(PyObject *list, Hands *hands, Py_ssize_t *at)
+static int hands_at(PyObject *list, Hands *hands, Py_ssize_t *at)
 {
     int done = hands_enter(list, hands);
     if (done <= 0)
@@ -144,7 +144,7 @@ static OFTEN int hands_at(PyObject *list, Hands *hands, Py_ssize_t *at)
 }
 
 /* `at` as an index: 1; 0 if it is none of a list's, which has an error of its own for it. */
-static OFTEN int hands_index(PyObject *index, Py_ssize_t *at)
+static int hands_index(PyObject *index, Py_ssize_t *at)
 {
     if (!PyLong_CheckExact(index))
         return 0;
@@ -155,7 +155,7 @@ static OFTEN int hands_index(PyObject *index, Py_ssize_t *at)
     return 0;
 }
 
-static OFTEN PyObject *hand_look(PyObject *list, PyObject *index)
+static PyObject *hand_look(PyObject *list, PyObject *index)
 {
     Hands hands;
     PyObject *found, *token;

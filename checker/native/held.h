@@ -68,56 +68,9 @@ static PyTypeObject HeldType = {
     .tp_members = Held_members,
 };
 
-#define COUNTERS 128
-
-static _Alignas(64) Py_ssize_t numbers_fired[COUNTERS];
-static unsigned char numbers_taken[COUNTERS];
-
-static PyObject *Counter_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    Counter *self = (Counter *)type->tp_alloc(type, 0);
-    size_t i;
-    (void)args;
-    (void)kwargs;
-    if (self == NULL)
-        return NULL;
-    for (i = 0; i < COUNTERS && numbers_taken[i]; i++)
-        ;
-    self->fired = i < COUNTERS ? &numbers_fired[i] : &self->own;
-    if (i < COUNTERS)
-        numbers_taken[i] = 1;
-    *self->fired = 0;
-    return (PyObject *)self;
-}
-
-static void Counter_dealloc(Counter *self)
-{
-    if (self->fired != &self->own)
-        numbers_taken[self->fired - numbers_fired] = 0;
-    Py_TYPE(self)->tp_free((PyObject *)self);
-}
-
-static PyObject *Counter_get(Counter *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromSsize_t(*self->fired);
-}
-
-static int Counter_set(Counter *self, PyObject *number, void *unused)
-{
-    Py_ssize_t count = number == NULL ? -1 : PyLong_AsSsize_t(number);
-    (void)unused;
-    if (number == NULL)
-        PyErr_SetString(PyExc_TypeError, "a counter has a count");
-    if (count == -1 && PyErr_Occurred())
-        return -1;
-    *self->fired = count;
-    return 0;
-}
-
-static PyGetSetDef Counter_getset[] = {
-    {"count", (getter)Counter_get, (setter)Counter_set, NULL, NULL},
-    {NULL, NULL, NULL, NULL, NULL},
+static PyMemberDef Counter_members[] = {
+    {"count", T_PYSSIZET, offsetof(Counter, count), 0, NULL},
+    {NULL, 0, 0, 0, NULL},
 };
 
 static PyTypeObject CounterType = {
@@ -125,9 +78,8 @@ static PyTypeObject CounterType = {
     .tp_doc = "How often a hook fired.",
     .tp_basicsize = sizeof(Counter),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
-    .tp_new = Counter_new,
-    .tp_dealloc = (destructor)Counter_dealloc,
-    .tp_getset = Counter_getset,
+    .tp_new = PyType_GenericNew,
+    .tp_members = Counter_members,
 };
 
 #endif

@@ -99,7 +99,7 @@ static COLD Slot *slot_find(Here *here, int sort, uint64_t state)
 }
 
 /* The calling thread's; NULL if there is no memory, without an error. */
-static inline OFTEN Slot *slot_of_sort(Here *here, int sort)
+static inline Slot *slot_of_sort(Here *here, int sort)
 {
     uint64_t state = state_of_thread();
     Slot *slot = mine == NULL ? NULL : mine->slots[sort];

@@ -15,27 +15,23 @@ typedef struct {
     vectorcallfunc call;
     PyObject *original;
     State *state;
-    Py_ssize_t *fired; /* the counter's */
+    Counter *counter;
     Here *here;
-    PyObject *more; /* what this kind needs besides. Until here it is one line of a cache: with the collector's head and
-                       `rest` a hook takes three */
+    PyObject *more; /* what this kind needs besides */
     Names *names;
     Namer *namer;
     PyObject *slow, *where; /* for what is not usual, and the name for a fault */
-    Counter *counter;
     PyObject *dict, *weak;
 #ifdef KVSAN_METER
     vectorcallfunc metered;
     long long calls, spent; /* ns in here, less what the engine's own function took */
-#else
-    char rest[56];
 #endif
 } Hook;
 
 #ifdef KVSAN_METER
 #include "meter.h"
 #else
-static inline OFTEN PyObject *hook_original(Hook *self, PyObject *const *args, size_t count, PyObject *kwnames)
+static inline PyObject *hook_original(Hook *self, PyObject *const *args, size_t count, PyObject *kwnames)
 {
     return PyObject_Vectorcall(self->original, args, count, kwnames);
 }
@@ -75,7 +71,7 @@ static inline void hook_fetch(Hook *self)
     const char *namer = (const char *)self->namer, *names = (const char *)self->names;
     size_t at;
     state_fetch(self->state);
-    FETCH(self->fired);
+    FETCH(self->counter);
     for (at = 0; namer != NULL && at < sizeof(Namer); at += 64)
         FETCH(namer + at);
     if (names != NULL) {

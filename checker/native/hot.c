@@ -105,7 +105,6 @@ static PyObject *Hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->slow = Py_NewRef(slow);
     self->state = (State *)Py_NewRef(state);
     self->counter = (Counter *)Py_NewRef(counter);
-    self->fired = self->counter->fired;
     self->where = Py_NewRef(where);
     if (kinds[i].needs != NOTHING)
         self->namer = (Namer *)Py_NewRef(namer);

@@ -27,7 +27,7 @@ static HOT unsigned char *line_begins(State *self, int items, int code)
 }
 
 /* It ends there, and is one more. */
-static inline OFTEN void line_ends(State *self, unsigned char *at)
+static inline void line_ends(State *self, unsigned char *at)
 {
     self->packed->used = (size_t)(at - self->packed->bytes);
     self->packed->count++;
@@ -52,8 +52,8 @@ static HOT int op_may(State *self)
 static HOT unsigned char *op_begins(State *self, int items, int code)
 {
     unsigned char *at;
-    if (!in_place(self) || !state_met(self) || !mine->text.size || state_ended(self, self->packed->count) < 0 ||
-        (at = line_begins(self, items, code)) == NULL)
+    if (!in_place(self) || state_ended(self, self->packed->count) < 0 || (at = line_begins(self, items, code)) == NULL ||
+        !state_met(self) || !mine->text.size) /* what has ended may have asked another recorder */
         return NULL;
     return put_text(at, &mine->text);
 }

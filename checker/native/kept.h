@@ -74,7 +74,7 @@ static COLD PyObject *keep_look(Keep *self, int sort, PyObject *object)
 
 /* The attribute that kvsan has put on an object, a new reference; NULL without an error if there is none, with one if
    something else went wrong. */
-static inline OFTEN PyObject *keep_read(Keep *self, int sort, PyObject *object)
+static inline PyObject *keep_read(Keep *self, int sort, PyObject *object)
 {
     int i;
     if (self->marks != marks)

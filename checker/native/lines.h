@@ -21,7 +21,7 @@ static COLD int state_ended_now(State *self, Py_ssize_t waiting)
 }
 
 /* Threads and events that have ended come before the next line. */
-static inline OFTEN int state_ended(State *self, Py_ssize_t waiting)
+static inline int state_ended(State *self, Py_ssize_t waiting)
 {
     PyObject *dead = self->dead_threads;
     if (waiting > 0 && dead != NULL && Py_TYPE(dead) == deque_type && Py_SIZE(dead) == 0)
@@ -29,7 +29,7 @@ static inline OFTEN int state_ended(State *self, Py_ssize_t waiting)
     return state_ended_now(self, waiting);
 }
 
-static inline OFTEN Py_ssize_t state_waiting(State *self)
+static inline Py_ssize_t state_waiting(State *self)
 {
     return self->packed != NULL ? self->packed->count : PyObject_Size(self->queue);
 }
@@ -65,7 +65,7 @@ static inline int state_queue(State *self, PyObject *line)
 #define PACKED_MOST (1 << 17) /* bytes that wait: a pipe holds 1 MiB (`core.IDS_BYTES`) */
 
 /* What waits is worked off if it is enough. */
-static inline OFTEN int state_full(State *self)
+static inline int state_full(State *self)
 {
     if (state_waiting(self) < self->batch && (self->packed == NULL || self->packed->used < PACKED_MOST))
         return 0;
@@ -141,7 +141,7 @@ static COLD int state_failed(State *self, PyObject *where)
 }
 
 /* Whether lines may be put in place: they are packed, not in the middle of another one, and their time is read here. */
-static inline OFTEN int in_place(State *self)
+static inline int in_place(State *self)
 {
     return self->packed != NULL && self->reads_clock && !pack_waits(self->packed);
 }

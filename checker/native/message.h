@@ -137,7 +137,7 @@ static COLD int news(Said *said)
 }
 
 /* Whether a list has the very items of another one. */
-static OFTEN int same_items(PyObject *list, PyObject *other)
+static int same_items(PyObject *list, PyObject *other)
 {
     Py_ssize_t i = PyList_GET_SIZE(list);
     if (!PyList_CheckExact(other) || PyList_GET_SIZE(other) != i)
@@ -241,7 +241,7 @@ static HOT int message_taken(Said *said)
 }
 
 /* Whether a request got blocks; -1 for what has no form here. */
-static OFTEN int grew(PyObject *ids)
+static int grew(PyObject *ids)
 {
     if (ids == Py_None)
         return 0;

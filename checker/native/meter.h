@@ -15,7 +15,7 @@ static long long meter_now(void)
     return now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-static OFTEN PyObject *hook_original(Hook *self, PyObject *const *args, size_t count, PyObject *kwnames)
+static PyObject *hook_original(Hook *self, PyObject *const *args, size_t count, PyObject *kwnames)
 {
     long long began = meter_now();
     PyObject *result = PyObject_Vectorcall(self->original, args, count, kwnames);

@@ -9,7 +9,7 @@
 #include "hook.h"
 
 #define FUNCTION(name)                                                                                                 \
-    static OFTEN PyObject *name(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames)
+    static PyObject *name(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames)
 
 /* A call that may be logged: what stands here is in one piece, since each hook of a step finds the caches cold. */
 typedef struct {
@@ -44,7 +44,7 @@ static HOT int call_made(Call *call, Hook *self, PyObject *const *args, size_t c
     call->result = hook_original(self, args, count, NULL);
     if (call->result == NULL)
         return 0;
-    (*self->fired)++;
+    self->counter->count++;
     return 1;
 }
 
@@ -102,53 +102,48 @@ static HOT int order_add(Hook *self, int code, PyObject *stream, PyObject *event
     return PyErr_Occurred() || state_add(state, order_line(self, code, stream, event)) < 0 ? -1 : 0;
 }
 
-static OFTEN PyObject *of_event(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, int code)
+/* A record or a wait: a method of the event, whose stream is the current one if it is given none, or (`of_stream`) of the
+   stream, which gives back the event that it made. */
+static PyObject *ordered(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, int code,
+                         int of_stream)
 {
     Hook *self = (Hook *)callable;
+    PyObject *given = PyVectorcall_NARGS(count) > 1 ? args[1] : NULL;
     Call call;
     int done = 0;
     if (!call_begins(&call, self, args, count, kwnames, 1, 2))
         return call.result;
-    if (call_made(&call, self, args, count))
-        done = order_add(self, code, PyVectorcall_NARGS(count) > 1 ? args[1] : NULL, args[0]);
+    if (call_made(&call, self, args, count)) {
+        if (of_stream)
+            done = order_add(self, code, args[0], given != NULL && given != Py_None ? given : call.result);
+        else
+            done = order_add(self, code, given, args[0]);
+    }
     return call_ends(&call, self, done);
 }
 
 /* `event.record(stream=None)` */
 FUNCTION(hook_record)
 {
-    return of_event(callable, args, count, kwnames, RECORD);
+    return ordered(callable, args, count, kwnames, RECORD, 0);
 }
 
 /* `event.wait(stream=None)` */
 FUNCTION(hook_wait)
 {
-    return of_event(callable, args, count, kwnames, WAIT);
-}
-
-static OFTEN PyObject *of_stream(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, int code)
-{
-    Hook *self = (Hook *)callable;
-    Call call;
-    int done = 0;
-    if (!call_begins(&call, self, args, count, kwnames, 1, 2))
-        return call.result;
-    if (call_made(&call, self, args, count))
-        done = order_add(self, code, args[0],
-                         PyVectorcall_NARGS(count) > 1 && args[1] != Py_None ? args[1] : call.result);
-    return call_ends(&call, self, done);
+    return ordered(callable, args, count, kwnames, WAIT, 0);
 }
 
 /* `stream.record_event(event=None)`, which makes one where it is given none */
 FUNCTION(hook_record_event)
 {
-    return of_stream(callable, args, count, kwnames, RECORD);
+    return ordered(callable, args, count, kwnames, RECORD, 1);
 }
 
 /* `stream.wait_event(event)` */
 FUNCTION(hook_wait_event)
 {
-    return of_stream(callable, args, count, kwnames, WAIT);
+    return ordered(callable, args, count, kwnames, WAIT, 1);
 }
 
 /* 1: the three lines are put in place; 0: a name is too long; -1 with an error. */
@@ -283,7 +278,7 @@ static int hold_in_place(Hook *self, PyObject *event, Py_ssize_t *index)
 }
 
 /* What became of it, under the lock. */
-static OFTEN int settle_in_place(State *state, Py_ssize_t index, int done)
+static int settle_in_place(State *state, Py_ssize_t index, int done)
 {
     unsigned char *at;
     if (state->packed == NULL) /* a forked child, whose lines go elsewhere and begin anew */
@@ -360,7 +355,7 @@ FUNCTION(hook_synchronize)
     int placed;
     if (!call_begins(&call, self, args, count, kwnames, 1, 1))
         return call.result;
-    (*self->fired)++;
+    self->counter->count++;
     placed = hold_in_place(self, args[0], &index);
     if (placed == 0)
         held = synchronize_held(self, args[0]);
@@ -402,7 +397,7 @@ FUNCTION(hook_replay)
         return hook_slow(self, args, count, kwnames);
     }
     Py_DECREF(kept);
-    (*self->fired)++;
+    self->counter->count++;
     return hook_original(self, args, count, kwnames);
 }
 

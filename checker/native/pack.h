@@ -49,13 +49,13 @@ static COLD int pack_grow(Packed *self, size_t more)
     return 0;
 }
 
-static inline OFTEN int pack_room(Packed *self, size_t more)
+static inline int pack_room(Packed *self, size_t more)
 {
     return self->used + more <= self->room ? 0 : pack_grow(self, more);
 }
 
 /* A byte and a big-endian number of so many bytes. There is room. */
-static inline OFTEN void pack_number(Packed *self, unsigned char sort, unsigned long long number, int size)
+static inline void pack_number(Packed *self, unsigned char sort, unsigned long long number, int size)
 {
     unsigned char *at = self->bytes + self->used;
     *at++ = sort;
@@ -66,7 +66,7 @@ static inline OFTEN void pack_number(Packed *self, unsigned char sort, unsigned 
 
 /* The head of a text, of bytes, of a list or a map: `few` and how many if they are at most `most`, else one of the sorts
    for 8, 16 and 32 bits (0: there is none). */
-static OFTEN int pack_head(Packed *self, size_t count, unsigned char few, size_t most, unsigned char sort8,
+static int pack_head(Packed *self, size_t count, unsigned char few, size_t most, unsigned char sort8,
                      unsigned char sort16, unsigned char sort32)
 {
     if (pack_room(self, 9) < 0)
@@ -87,7 +87,7 @@ static OFTEN int pack_head(Packed *self, size_t count, unsigned char few, size_t
 }
 
 /* That of a list. */
-static OFTEN int pack_list(Packed *self, Py_ssize_t count)
+static int pack_list(Packed *self, Py_ssize_t count)
 {
     return pack_head(self, (size_t)count, 0x90, 15, 0, 0xdc, 0xdd);
 }
@@ -140,7 +140,7 @@ static int is_broken(PyObject *text)
     return 0;
 }
 
-static OFTEN int pack_value(Packed *self, PyObject *value, int depth);
+static int pack_value(Packed *self, PyObject *value, int depth);
 
 /* The same for what is rare where lines are put in place. */
 static COLD int pack_other(Packed *self, PyObject *value, int depth)
@@ -178,7 +178,7 @@ static COLD int pack_other(Packed *self, PyObject *value, int depth)
 }
 
 /* 0, -1 with an error, 1 for what has no form here. Calls nothing of Python's. */
-static OFTEN int pack_value(Packed *self, PyObject *value, int depth)
+static int pack_value(Packed *self, PyObject *value, int depth)
 {
     const char *letters;
     Py_ssize_t i;

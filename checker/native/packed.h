@@ -109,7 +109,7 @@ static int pack_later(Packed *self, int done)
 }
 
 /* Whether a line that comes now comes in the middle of another one: it is not put in place. */
-static inline OFTEN int pack_waits(Packed *self)
+static inline int pack_waits(Packed *self)
 {
     return self->busy || self->later != NULL;
 }

@@ -59,7 +59,7 @@ static int Stamped_traverse(Stamped *self, visitproc visit, void *arg)
 }
 
 /* Not the fields, which `get` reads: whatever holds it is cleared. */
-static OFTEN void Stamped_dealloc(Stamped *self)
+static void Stamped_dealloc(Stamped *self)
 {
     PyObject_GC_UnTrack(self);
     Py_DECREF(self->token);
@@ -133,9 +133,9 @@ static PyObject *queue_stamp(Queue *self, PyObject *item)
 {
     Py_ssize_t ops = 0, session = self->state->sessions;
     PyObject *token, *stamped;
-    FETCH(self->put_hook->fired);
+    FETCH(self->put_hook);
     state_fetch(self->state);
-    (*self->put_hook->fired)++;
+    self->put_hook->count++;
     if ((token = handed_on(self->state, s_q, &ops)) == NULL)
         return NULL;
     stamped = (PyObject *)stamped_made(token, item, ops, session);
@@ -156,7 +156,7 @@ static COLD PyObject *queue_slowly(Queue *self, PyObject *name, PyObject *const 
 }
 
 /* `put(item, block=True, timeout=None)`, by place. What cannot be stamped is put as it is. */
-static OFTEN PyObject *Queue_put(Queue *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames)
+static PyObject *Queue_put(Queue *self, PyObject *const *args, Py_ssize_t given, PyObject *kwnames)
 {
     PyObject *call[4], *stamped = NULL, *result;
     Py_ssize_t i;
@@ -189,14 +189,14 @@ static PyObject *Queue_get(Queue *self, PyObject *const *args, Py_ssize_t given,
             Py_CLEAR(found);
         return found;
     }
-    FETCH(self->get_hook->fired);
+    FETCH(self->get_hook);
     state_fetch(self->state);
     item = Py_NewRef(stamped->item);
     if (stamped->session != self->state->sessions) {
         if (plan_set(self->plan, 0) == 0)
             done = PyObject_CallMethodNoArgs((PyObject *)self, s__foreign);
     } else if (plan_set(self->plan, stamped->ops) == 0) {
-        (*self->get_hook->fired)++;
+        self->get_hook->count++;
         done = State_taken(self->state, stamped->token);
     }
     if (done == NULL && state_failed(self->state, s_queue) < 0)
@@ -207,7 +207,7 @@ static PyObject *Queue_get(Queue *self, PyObject *const *args, Py_ssize_t given,
 }
 
 /* What is not here is the inner queue's. */
-static OFTEN PyObject *Queue_getattro(PyObject *self, PyObject *name)
+static PyObject *Queue_getattro(PyObject *self, PyObject *name)
 {
     PyObject *found = PyObject_GenericGetAttr(self, name);
     if (found != NULL || !PyErr_ExceptionMatches(PyExc_AttributeError))

@@ -58,7 +58,7 @@ static Py_ssize_t names_ended(PyObject *names);
 static int names_drop(State *self, PyObject *names);
 
 /* Whether that of the calling thread is known. */
-static inline OFTEN int state_met(State *self)
+static inline int state_met(State *self)
 {
     return mine != NULL && mine->serial == self->serial && mine->state == state_of_thread();
 }
@@ -88,7 +88,7 @@ static inline PyObject *state_thread(State *self)
 }
 
 /* The same in place. 0, or -1 with an error. */
-static inline OFTEN int state_thread_text(State *self, Text *text)
+static inline int state_thread_text(State *self, Text *text)
 {
     if (!state_met(self))
         return text_taken(text, state_meet(self));
@@ -97,7 +97,7 @@ static inline OFTEN int state_thread_text(State *self, Text *text)
 }
 
 /* ns, if they are read here (`reads_clock`). */
-static inline OFTEN unsigned long long clock_now(void)
+static inline unsigned long long clock_now(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -139,7 +139,7 @@ static COLD int call_method(State *self, PyObject *name)
 }
 
 /* The lock, if it is one of ours, taken: 1, and 0 for another kind, which the caller does without; -1 with an error. */
-static OFTEN int state_enter(State *self, Lock **lock)
+static int state_enter(State *self, Lock **lock)
 {
     *lock = self->lock != NULL && Py_TYPE(self->lock) == lock_type ? (Lock *)Py_NewRef(self->lock) : NULL;
     if (*lock == NULL)
@@ -151,7 +151,7 @@ static OFTEN int state_enter(State *self, Lock **lock)
     return 1;
 }
 
-static OFTEN void state_leave(Lock *lock)
+static void state_leave(Lock *lock)
 {
     if (lock != NULL) {
         lock_leave(lock);

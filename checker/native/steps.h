@@ -28,7 +28,7 @@ static COLD int count_turns(PyObject *steps)
 /* A step begins. 0 or -1 with an error. */
 static inline int count_step(State *state)
 {
-    return state->steps == NULL || --*state->steps->fired >= 0 ? 0 : count_turns((PyObject *)state->steps);
+    return state->steps == NULL || --state->steps->count >= 0 ? 0 : count_turns((PyObject *)state->steps);
 }
 
 static inline int is_forward(PyObject *told)
@@ -37,7 +37,7 @@ static inline int is_forward(PyObject *told)
 }
 
 /* Whether the forward of what was told has not passed yet; -1 with an error. */
-static OFTEN int is_open(PyObject *told)
+static int is_open(PyObject *told)
 {
     return is_forward(told) ? is_true(read_at(at_open, told)) : 0;
 }
@@ -72,15 +72,14 @@ static inline int tell(State *state, PyObject *told, const Said *said)
 /* What C did not take, taken in Python. */
 static COLD PyObject *begin_slowly(Hook *self, PyObject *runner, PyObject *output)
 {
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-        return NULL; /* a signal's handler raised: it is the engine's */
-    PyErr_Clear();
+    if (let_go() < 0)
+        return NULL;
     return PyObject_CallFunctionObjArgs(part(self, BEGIN_SLOWLY), runner, output, NULL);
 }
 
 /* `_begin`: the recorder is told what the forward will touch. What hooks of it need, a new reference; `None` if there
    is no forward. */
-static OFTEN PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
+static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
 {
     State *state = self->state;
     PyObject *told;
@@ -162,7 +161,7 @@ done:
 }
 
 /* `_log`: the line of the forward, on the stream that is current. */
-static OFTEN int forward_line(Hook *self, PyObject *told)
+static int forward_line(Hook *self, PyObject *told)
 {
     PyObject *hook = read_at(at_hook, told), *messages, *name = NULL, *step = NULL;
     Lock *lock;
@@ -177,7 +176,7 @@ static OFTEN int forward_line(Hook *self, PyObject *told)
         Py_DECREF(messages);
     }
     if (step != NULL) {
-        (*((Counter *)hook)->fired)++;
+        ((Counter *)hook)->count++;
         if (state_enter(self->state, &lock) >= 0) {
             done = forward_in_place(self, name, step);
             state_leave(lock);

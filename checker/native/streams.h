@@ -87,11 +87,8 @@ static COLD int namer_count(Namer *self, PyObject *device)
     PyObject *count = self->devices == Py_None ? Py_NewRef(zero) : PyObject_CallNoArgs(self->devices);
     int one = count != NULL && PyLong_Check(count) && PyLong_AsLong(count) == 1;
     Py_XDECREF(count);
-    if (PyErr_Occurred()) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception))
-            return -1;
-        PyErr_Clear();
-    }
+    if (let_go() < 0)
+        return -1;
     Py_XSETREF(self->only, Py_NewRef(one ? device : Py_None));
     return 0;
 }
@@ -127,7 +124,7 @@ static PyObject *namer_current(Namer *self)
 }
 
 /* The name that the stream carries, a new reference; NULL without an error if it carries none. */
-static OFTEN PyObject *namer_kept(Namer *self, PyObject *stream)
+static PyObject *namer_kept(Namer *self, PyObject *stream)
 {
     PyObject *kept = look_up(stream, s__kvsan_name), *name = NULL;
     if (kept != NULL && PyTuple_CheckExact(kept) && PyTuple_GET_SIZE(kept) == 3 &&

@@ -20,7 +20,7 @@ static inline void text_copy(void *to, const Text *from)
     memcpy((char *)to + 32, (const char *)from + 32, 8);
 }
 
-static OFTEN void text_set(Text *self, const char *bytes, size_t size)
+static void text_set(Text *self, const char *bytes, size_t size)
 {
     size_t head = size < 32 ? 1 : 2;
     self->size = 0;
@@ -63,7 +63,7 @@ static PyObject *text_string(const Text *self)
 }
 
 /* The name and what is behind it; where the next item goes. There is room. */
-static inline OFTEN unsigned char *put_text(unsigned char *at, const Text *text)
+static inline unsigned char *put_text(unsigned char *at, const Text *text)
 {
     text_copy(at, text); /* its size too: there is room for one byte more (`line_begins`) */
     return at + text->size;
@@ -72,7 +72,7 @@ static inline OFTEN unsigned char *put_text(unsigned char *at, const Text *text)
 /* The letters of a string that is ASCII and not too long for a line's place, which runs no code; NULL for any other. */
 #define PLAIN_MOST 200
 
-static inline OFTEN const char *plain(PyObject *string, size_t *size)
+static inline const char *plain(PyObject *string, size_t *size)
 {
     *size = 0;
     if (string == NULL || !PyUnicode_CheckExact(string) || !PyUnicode_IS_COMPACT_ASCII(string) ||
@@ -82,7 +82,7 @@ static inline OFTEN const char *plain(PyObject *string, size_t *size)
     return (const char *)PyUnicode_1BYTE_DATA(string);
 }
 
-static inline OFTEN unsigned char *put_plain(unsigned char *at, const char *letters, size_t size)
+static inline unsigned char *put_plain(unsigned char *at, const char *letters, size_t size)
 {
     if (size < 32)
         *at++ = (unsigned char)(0xa0 | size);
@@ -95,7 +95,7 @@ static inline OFTEN unsigned char *put_plain(unsigned char *at, const char *lett
 }
 
 /* A number, at most nine bytes. */
-static OFTEN unsigned char *put_int(unsigned char *at, long long number)
+static unsigned char *put_int(unsigned char *at, long long number)
 {
     unsigned long long plain_number = (unsigned long long)number;
     int size = 8;
@@ -117,7 +117,7 @@ static OFTEN unsigned char *put_int(unsigned char *at, long long number)
 }
 
 /* The digits of a number that is not negative: to have it printed would touch some sixty cache lines. */
-static OFTEN char *put_digits(char *at, Py_ssize_t number)
+static char *put_digits(char *at, Py_ssize_t number)
 {
     char digits[24], *digit = digits + sizeof(digits);
     do
@@ -128,7 +128,7 @@ static OFTEN char *put_digits(char *at, Py_ssize_t number)
 }
 
 /* A number of eight bytes. */
-static inline OFTEN unsigned char *put_long(unsigned char *at, unsigned long long number)
+static inline unsigned char *put_long(unsigned char *at, unsigned long long number)
 {
     int i;
     *at = 0xcf;

@@ -14,19 +14,16 @@ static int copy_in_place(State *self, PyObject *const *args)
     const char *letters;
     unsigned char *at;
     size_t size, i, before;
-    Text by;
     int done, side;
-    if (!in_place(self) || (letters = plain(args[ON], &size)) == NULL || size > TEXT_ROOM)
+    if ((letters = plain(args[ON], &size)) == NULL || size > TEXT_ROOM)
         return 0;
-    if (state_thread_text(self, &by) < 0)
-        return -1;
-    if (!in_place(self) || !by.size)
-        return 0;
-    if (state_ended(self, self->packed->count) < 0 || (at = line_begins(self, 13, ACCESS)) == NULL)
-        return -1;
+    if ((done = op_may(self)) <= 0)
+        return done;
+    if ((at = op_begins(self, 13, ACCESS)) == NULL)
+        return PyErr_Occurred() ? -1 : 0;
     packed = self->packed;
     before = packed->used; /* nothing runs from here on */
-    packed->used = (size_t)(put_plain(put_text(at, &by), letters, size) - packed->bytes);
+    packed->used = (size_t)(put_plain(at, letters, size) - packed->bytes);
     for (done = 0, side = SOURCE; done == 0 && side <= TARGET; side += TARGET - SOURCE)
         if ((done = pack_head(packed, 1, 0x80, 15, 0, 0xde, 0xdf)) == 0 &&
             (done = PyUnicode_CheckExact(args[side]) ? pack_value(packed, args[side], 1) : 1) == 0)
@@ -38,9 +35,7 @@ static int copy_in_place(State *self, PyObject *const *args)
             packed->bytes[packed->used++] = (unsigned char)-items[i];
     }
     if (done == 0 && (done = pack_room(packed, 9)) == 0) {
-        line_ends(self, put_long(packed->bytes + packed->used, clock_now()));
-        self->count++;
-        return state_full(self) < 0 ? -1 : 1;
+        return op_ends(self, packed->bytes + packed->used) < 0 ? -1 : 1;
     }
     packed->used = before;
     return done < 0 ? -1 : 0;
@@ -78,7 +73,7 @@ static PyObject *State_pack_copy(State *self, PyObject *const *args, Py_ssize_t 
 }
 
 /* `(code, by, token, now)` under the lock. */
-static OFTEN int hand_line(State *self, int code, PyObject *token)
+static int hand_line(State *self, int code, PyObject *token)
 {
     PyObject *by, *now;
     size_t size;
@@ -130,7 +125,7 @@ static PyObject *token_named(State *self, PyObject *what)
 }
 
 /* A new reference to the token. `ops` (or NULL): so many were logged then, which is a mark. */
-static OFTEN PyObject *handed_on(State *self, PyObject *what, Py_ssize_t *ops)
+static PyObject *handed_on(State *self, PyObject *what, Py_ssize_t *ops)
 {
     PyObject *token;
     Lock *lock;
@@ -169,7 +164,7 @@ static PyObject *State_hand_on_at(State *self, PyObject *what)
 }
 
 /* `take_over_from(token)`: a get of it. */
-static OFTEN PyObject *State_taken(State *self, PyObject *token)
+static PyObject *State_taken(State *self, PyObject *token)
 {
     PyObject *done = Py_None;
     Lock *lock;

@@ -30,7 +30,7 @@ static PyTypeObject CounterType; /* `held.h` */
 static inline int way_is_free(const Way *self)
 {
     return self->to >= 0 && !self->writing && !self->torn && self->process != NULL && self->process != Py_None &&
-           self->changes != NULL && *self->changes->fired == self->known;
+           self->changes != NULL && self->changes->count == self->known;
 }
 
 /* `writev` that no signal tells that nobody reads: the engine may have SIGPIPE end its process. */
