@@ -11,7 +11,7 @@
 #define FUNCTION(name)                                                                                                 \
     static PyObject *name(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames)
 
-/* A call that may be logged: what stands here is in one piece, since each hook of a step finds the caches cold. */
+/* A call that may be logged. */
 typedef struct {
     PyObject *result;
     Slot *slot;

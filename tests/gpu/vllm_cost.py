@@ -58,7 +58,7 @@ STATES = ("on", "off", "again")
 PARTS = ("deaf", "bare", "kept")
 WARM = 4
 REQUESTS, TOKENS = 12, 64
-SETTLE_REQUESTS, SETTLE_TOKENS = 6, 48
+SETTLE_REQUESTS, SETTLE_TOKENS = 6, 64
 
 
 def interval(values: list[float], level: float = 0.95) -> tuple[float, float]:
