@@ -1,8 +1,9 @@
-"""What a hook of debug mode adds to the engine's call, in a loop and with cold caches, in C and in Python.
+"""What a hook of debug mode adds to the engine's call, in a loop, with cold caches, and where none of its branches is
+foreseen, in C and in Python.
 
 `make bench ARGS="-k hooks"`. The engine's functions are stand-ins that do nothing. *deaf*: the hook is in place and
-finds that it is not to look. Cold: 64 MiB are read before each call, which stands for an engine's own work and is not
-timed. Each of the two runs in a process of its own, in turns. Not covered: how much of the caches a real step takes.
+finds that it is not to look. Cold, unforeseen: `spoil` runs before each call and is not timed. Each of the two runs
+in a process of its own, in turns. Not covered: how much of either a real step does.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from benchmarks import spoil
 from benchmarks.conftest import Note, pedantic
 from pytest_benchmark.fixture import BenchmarkFixture
 
@@ -28,8 +29,7 @@ from kvsan.checker.attach.recorder import Recorder
 from kvsan.checker.attach.torch.calls import Calls
 from kvsan.checker.attach.torch.surface import Surface
 
-SPOIL = 64 << 20
-COLD, HOT_CALLS = 300, 20_000
+SPOILT, HOT_CALLS = 300, 20_000
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -63,26 +63,43 @@ class Nobody:
     pool = stream = follow = lines = packed = _nothing
 
 
-def measured() -> dict[str, list[float]]:
-    """By call: what the hook adds, µs: cold, hot, deaf and cold, deaf and hot."""
-    stream, event, other = Stream(), Event(), np.zeros(SPOIL, np.uint8)
+def hooks(
+    event_class: Any = Event, stream_class: Any = Stream
+) -> tuple[Recorder, Calls, dict[str, Callable[[], object]]]:
+    """A recorder, the hooks of those classes, which are to be installed, and calls of them."""
+    stream, event = stream_class(), event_class()
     recorder = Recorder([])
     recorder.listen([], batch=BATCH, beside=Nobody())
     recorder.stream(0, 7, name="compute")
     raw = int, (7).__add__  # device 0, handle 7: in C, as PyTorch's own
-    surface = Surface((Event,), (Stream,), current_stream=lambda: stream, current=lambda: (0, 7), raw=raw)
+    surface = Surface((event_class,), (stream_class,), current_stream=lambda: stream, current=lambda: (0, 7), raw=raw)
     calls: dict[str, Callable[[], object]] = {  # looked up at each call: a hook comes and goes
-        "record": lambda: Event.record(event),
-        "record on a stream": lambda: Event.record(event, stream),
-        "synchronize": lambda: Event.synchronize(event),
-        "query": lambda: Event.query(event),
-        "wait_stream": lambda: Stream.wait_stream(stream, stream),
+        "record": lambda: event_class.record(event),
+        "record on a stream": lambda: event_class.record(event, stream),
+        "synchronize": lambda: event_class.synchronize(event),
+        "query": lambda: event_class.query(event),
+        "wait_stream": lambda: stream_class.wait_stream(stream, stream),
     }
+    return recorder, Calls(recorder, surface, Patches()), calls
 
-    def cold(call: Callable[[], object]) -> float:
-        times = []
-        for _ in range(COLD):
-            other[::64].sum()
+
+def measured() -> dict[str, list[float]]:
+    """By call: what the hook adds, µs: cold, unforeseen and hot; the same deaf. Unforeseen is nan where `spoil` has no
+    code for the machine.
+    """
+    recorder, hooked, calls = hooks()
+    caches = spoil.caches()
+    try:
+        branches = spoil.branches()
+    except RuntimeError:
+        branches = None
+
+    def spoilt(call: Callable[[], object], before: Callable[[], object] | None) -> float:
+        times: list[int] = []
+        for _ in range(SPOILT):
+            if before is None:
+                return float("nan")
+            before()
             began = time.perf_counter_ns()
             call()
             times.append(time.perf_counter_ns() - began)
@@ -94,18 +111,17 @@ def measured() -> dict[str, list[float]]:
             call()
         return (time.perf_counter_ns() - began) / HOT_CALLS / 1e3
 
-    def all_of_them() -> dict[str, tuple[float, float]]:
-        return {name: (cold(call), hot(call)) for name, call in calls.items()}
+    def all_of_them() -> dict[str, tuple[float, float, float]]:
+        return {name: (spoilt(call, caches), spoilt(call, branches), hot(call)) for name, call in calls.items()}
 
     before = all_of_them()
-    hooked = Calls(recorder, surface, Patches())
     hooked.install()
     watched = all_of_them()
     recorder.on = False
     deaf = all_of_them()
     hooked.uninstall()
     return {
-        name: [watched[name][0] - was[0], watched[name][1] - was[1], deaf[name][0] - was[0], deaf[name][1] - was[1]]
+        name: [now - then for state in (watched, deaf) for now, then in zip(state[name], was, strict=True)]
         for name, was in before.items()
     }
 
@@ -129,8 +145,11 @@ def bench_hooks(benchmark: BenchmarkFixture, note: Note) -> None:
     for name in turns[0][1]:
         for way in ways:
             rows = [found[name] for each, found in turns if each == way]
-            cold, hot, deaf, deaf_hot = (statistics.median(column) for column in zip(*rows, strict=True))
-            note(f"hook of {name}, {way}", f"cold {cold:.1f} µs, hot {hot:.2f}; deaf {deaf:.1f}, {deaf_hot:.2f}")
+            found = [statistics.median(column) for column in zip(*rows, strict=True)]
+            texts = [
+                f"cold {cold:.1f} µs, unforeseen {new:.1f}, hot {hot:.2f}" for cold, new, hot in (found[:3], found[3:])
+            ]
+            note(f"hook of {name}, {way}", "; deaf ".join(texts))
     pedantic(benchmark, run, ways.get("C", "0"), rounds=1)
 
 

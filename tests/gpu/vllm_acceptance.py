@@ -69,7 +69,9 @@ def environment(options: argparse.Namespace) -> None:
 def model_folder() -> str:
     folder = Path("/tmp/kvsan-model")
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(SHAPE))
+    new = folder / f".config.{os.getpid()}"
+    new.write_text(json.dumps(SHAPE))
+    new.replace(folder / "config.json")  # whole: other runs begin and read at the same time
     return str(folder)
 
 

@@ -18,7 +18,7 @@ interval. `steps` compares single steps with those at the same place of their ro
 A window that followed on a throw of the switch took some 45 µs a step more than one that did not, in either state, and
 `on` follows on one twice as often: classes have changed then, and Python finds their attributes the slow way until
 it has met them some fifty times. A debug session is not thrown, so before each window some prompts are served that do
-not count (`settle`).
+not count (`settle`), in more steps than that.
 
 What stays in `off`: events and queues that were made as stand-ins (their methods are the originals again, their class
 is not), and names that were taken from a module before. An event that is made while the session is paused is PyTorch's
