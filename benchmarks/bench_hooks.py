@@ -63,23 +63,26 @@ class Nobody:
     pool = stream = follow = lines = packed = _nothing
 
 
-def hooks(
-    event_class: Any = Event, stream_class: Any = Stream
-) -> tuple[Recorder, Calls, dict[str, Callable[[], object]]]:
-    """A recorder, the hooks of those classes, which are to be installed, and calls of them."""
+def calls_of(event_class: Any, stream_class: Any) -> tuple[Any, dict[str, Callable[[], object]]]:
+    """A stream, and calls about it and an event."""
     stream, event = stream_class(), event_class()
-    recorder = Recorder([])
-    recorder.listen([], batch=BATCH, beside=Nobody())
-    recorder.stream(0, 7, name="compute")
-    raw = int, (7).__add__  # device 0, handle 7: in C, as PyTorch's own
-    surface = Surface((event_class,), (stream_class,), current_stream=lambda: stream, current=lambda: (0, 7), raw=raw)
-    calls: dict[str, Callable[[], object]] = {  # looked up at each call: a hook comes and goes
+    return stream, {  # looked up at each call: a hook comes and goes
         "record": lambda: event_class.record(event),
         "record on a stream": lambda: event_class.record(event, stream),
         "synchronize": lambda: event_class.synchronize(event),
         "query": lambda: event_class.query(event),
         "wait_stream": lambda: stream_class.wait_stream(stream, stream),
     }
+
+
+def hooks() -> tuple[Recorder, Calls, dict[str, Callable[[], object]]]:
+    """A recorder, the hooks of `Event` and `Stream`, which are to be installed, and calls of them."""
+    stream, calls = calls_of(Event, Stream)
+    recorder = Recorder([])
+    recorder.listen([], batch=BATCH, beside=Nobody())
+    recorder.stream(0, 7, name="compute")
+    raw = int, (7).__add__  # device 0, handle 7: in C, as PyTorch's own
+    surface = Surface((Event,), (Stream,), current_stream=lambda: stream, current=lambda: (0, 7), raw=raw)
     return recorder, Calls(recorder, surface, Patches()), calls
 
 

@@ -10,8 +10,8 @@
 #include <structmember.h>
 #include <time.h>
 
-/* What most hooks pass, and it is put into each of them: in the middle of an engine's work no branch of it is foreseen, and
-   a call and its return are two (docs/performance.md). COLD is what none usually passes. */
+/* What most hooks pass, put into each of them where the compiler thinks it worth it: in the middle of an engine's work
+   branches are not foreseen, and a call and its return are two (docs/performance.md). COLD is what none usually passes. */
 #ifdef __GNUC__
 #define HOT inline __attribute__((hot))
 #define COLD __attribute__((cold, noinline))
