@@ -13,8 +13,8 @@ from collections.abc import Callable
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
 from benchmarks.conftest import Note, interleaved, pedantic
+from benchmarks.spoil import caches
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kvsan.checker.attach.core import BATCH
@@ -71,12 +71,12 @@ def bench_beside_hand_over(benchmark: BenchmarkFixture, note: Note) -> None:
     """What the line that fills a batch pays more than one before it, with cold caches (64 MiB are read before each).
     The lower quartile: on a small machine the process beside may begin before the call has returned.
     """
-    session, other = Session(Options(log_path="/dev/null", incident=0), beside=True), np.zeros(SPOIL, np.uint8)
+    session, spoil = Session(Options(log_path="/dev/null", incident=0), beside=True), caches(SPOIL)
     recorder = session.recorder
     recorder.pool("gpu", 64)
 
     def cold(batch: int) -> float:
-        other[::64].sum()
+        spoil()
         recorder.batch = batch
         began = time.perf_counter_ns()
         recorder.put("token")

@@ -10,9 +10,9 @@ from __future__ import annotations
 import statistics
 import time
 
-import numpy as np
 from benchmarks.bench_check import SOURCE
 from benchmarks.conftest import Note, pedantic
+from benchmarks.spoil import caches
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from kvsan.checker import open_trace
@@ -27,7 +27,7 @@ def bench_cold_and_hot(benchmark: BenchmarkFixture, note: Note) -> None:
     """The timed part is the hot one; the table has all three."""
     with open_trace(SOURCE) as trace:
         header, ops = trace.header, list(trace)[: FIRST + OPS]
-    other = np.ones(SPOIL // 8)
+    spoil = caches(SPOIL)
 
     def took(together: int, cold: bool) -> list[float]:
         """µs an op of each call of `together` ops; wall time, since processor time is too coarse for one op."""
@@ -41,7 +41,7 @@ def bench_cold_and_hot(benchmark: BenchmarkFixture, note: Note) -> None:
         calls = []
         for first in range(FIRST, FIRST + OPS, together):
             if cold:
-                other.sum()
+                spoil()
             began = time.perf_counter()
             for index in range(first, first + together):
                 check.take(index, ops[index])

@@ -98,10 +98,10 @@ def measured() -> dict[str, list[float]]:
         branches = None
 
     def spoilt(call: Callable[[], object], before: Callable[[], object] | None) -> float:
-        times: list[int] = []
+        if before is None:
+            return float("nan")
+        times = []
         for _ in range(SPOILT):
-            if before is None:
-                return float("nan")
             before()
             began = time.perf_counter_ns()
             call()

@@ -7,7 +7,7 @@ Each FOLDER is a checkout in which `scripts/native.py` was run (with the CFLAGS 
 imported beside the others'. In each turn all are called once, and the call without a hook, in another order: with a
 fixed one the last had some tenth less. Prints for each call and each way of spoiling what a hook adds, µs, medians, a
 column for each folder; `between`: nothing is spoiled but by the other builds' calls. Give a copy of a folder, too, to
-see the noise, 5 to 15 %: only differences within a run mean something. Not covered: hooks of vLLM. Linux on x86-64.
+see the noise, up to a quarter: only differences within a run mean something. Not covered: hooks of vLLM. x86-64 Linux.
 """
 
 from __future__ import annotations

@@ -18,14 +18,14 @@ import numpy as np
 
 READ = 64 << 20  # bytes
 SLOTS, SLOT = 32_768, 16  # so many jumps to the next one, each in so many bytes
-_EVEN = bytes.fromhex("48d1cf 720b eb09".replace(" ", ""))  # ror rdi, 1; jc and jmp to the next slot
+_EVEN = bytes.fromhex("48d1cf 720b eb09")  # ror rdi, 1; jc and jmp to the next slot
 _ODD = bytes.fromhex("eb0e")  # jmp to it
 _RET = b"\xc3"
 
 
-def caches() -> Callable[[], object]:
-    """Reads `READ` bytes, a line each 64."""
-    return np.ones(READ, np.uint8)[::64].sum
+def caches(size: int = READ) -> Callable[[], object]:
+    """Reads so many bytes, a line each 64. They are ones: pages that were never written are all the same one."""
+    return np.ones(size, np.uint8)[::64].sum
 
 
 def branches(seed: int = 0) -> Callable[[], object]:
