@@ -73,11 +73,14 @@ static COLD int ids_add_slowly(BlockIds *ids, PyObject *block, int free_only)
 /* As `is_free`, where its attributes are what and where they are expected; else -1, without an error. Runs nothing. */
 static inline int seems_free(PyObject *block)
 {
-    PyObject *count = place_peek(&place_ref_cnt, block), *null;
+    PyObject *count, *null;
+    if (RARE(Py_TYPE(block) != place_ref_cnt.type) || RARE(Py_TYPE(block) != place_is_null.type))
+        return -1;
+    count = *place_in(&place_ref_cnt, block);
     if (count != zero) /* there is one zero */
-        return count != NULL && PyLong_CheckExact(count) ? 0 : -1;
-    null = place_peek(&place_is_null, block);
-    return null == Py_False ? 1 : null == Py_True ? 0 : -1;
+        return USUAL(count != NULL) && USUAL(PyLong_CheckExact(count)) ? 0 : -1;
+    null = *place_in(&place_is_null, block);
+    return USUAL(null == Py_False) ? 1 : null == Py_True ? 0 : -1;
 }
 
 /* As `ids_add_slowly`, which is asked where it is not the usual block with the usual number. */
@@ -87,10 +90,10 @@ static inline int ids_add(BlockIds *ids, PyObject *block, int free_only)
     int over = 1, is_one = free_only ? seems_free(block) : 1;
     if (is_one == 0)
         return 0;
-    if (is_one > 0 && ids->list == NULL && ids->count < IDS_AT_ONCE &&
-        (id = place_peek(&place_block_id, block)) != NULL && PyLong_CheckExact(id))
-        ids->numbers[ids->count] = PyLong_AsLongLongAndOverflow(id, &over);
-    if (over)
+    if (USUAL(is_one > 0) && USUAL(ids->list == NULL) && USUAL(ids->count < IDS_AT_ONCE) &&
+        USUAL((id = place_peek(&place_block_id, block)) != NULL) && USUAL(PyLong_CheckExact(id)))
+        ids->numbers[ids->count] = whole(id, &over);
+    if (RARE(over))
         return ids_add_slowly(ids, block, free_only);
     ids->count++;
     return 0;
@@ -123,17 +126,16 @@ static COLD int lives_slowly(State *state, int code, PyObject *pool, BlockIds *i
     return done;
 }
 
-/* `recorder.lives`: the same ids in each of the pools. */
-static HOT int lives(State *state, int code, PyObject *pools, BlockIds *ids)
+/* The same from this pool on. */
+static COLD int lives_from(State *state, int code, PyObject *pools, BlockIds *ids, Py_ssize_t i)
 {
-    Py_ssize_t i;
     Lock *lock;
     Text by;
     int done;
     if (state_enter(state, &lock) < 0)
         return -1;
     done = state_thread_text(state, &by);
-    for (i = 0; done >= 0 && i < PyTuple_GET_SIZE(pools); i++) {
+    for (; done >= 0 && i < PyTuple_GET_SIZE(pools); i++) {
         PyObject *pool = PyTuple_GET_ITEM(pools, i);
         done = ids->list == NULL ? state_lives(state, code, pool, &by, ids->numbers, ids->count) : 0;
         if (done == 0)
@@ -143,11 +145,23 @@ static HOT int lives(State *state, int code, PyObject *pools, BlockIds *ids)
     return done;
 }
 
+/* `recorder.lives`: the same ids in each of the pools. 0, or -1 with an error. */
+static HOT int lives(State *state, int code, PyObject *pools, BlockIds *ids)
+{
+    Py_ssize_t i = 0, size = PyTuple_GET_SIZE(pools);
+    if (USUAL(ids->list == NULL) && USUAL(lock_is_free(state))) {
+        uint64_t thread = state_of_thread();
+        while (i < size && USUAL(lives_at_once(state, thread, code, PyTuple_GET_ITEM(pools, i), ids->numbers, ids->count)))
+            i++;
+    }
+    return USUAL(i == size) ? 0 : lives_from(state, code, pools, ids, i);
+}
+
 /* The pools that a `BlockPool` was marked with, a new reference; NULL without an error if it was not. */
 static PyObject *marked(State *state, PyObject *pool)
 {
     PyObject *pools = keep_read(&state->keep, POOLS_OF, pool);
-    if (pools != NULL && (!PyTuple_CheckExact(pools) || PyTuple_GET_SIZE(pools) == 0))
+    if (USUAL(pools != NULL) && RARE(!PyTuple_CheckExact(pools) || PyTuple_GET_SIZE(pools) == 0))
         Py_CLEAR(pools);
     return pools;
 }
@@ -158,22 +172,23 @@ FUNCTION(hook_alloc)
     Hook *self = (Hook *)callable;
     PyObject *result, *pools, *blocks;
     BlockIds ids;
-    if (PASSES(self))
+    if (RARE(PASSES(self)))
         return hook_original(self, args, count, kwnames);
-    if (kwnames != NULL || PyVectorcall_NARGS(count) != 2)
+    if (RARE(kwnames != NULL) || RARE(PyVectorcall_NARGS(count) != 2))
         return hook_slow(self, args, count, kwnames);
-    if ((result = hook_original(self, args, count, NULL)) == NULL || PASSES(self))
+    if (RARE((result = hook_original(self, args, count, NULL)) == NULL) || RARE(PASSES(self)))
         return result;
-    if ((pools = marked(self->state, args[0])) == NULL)
+    if (RARE((pools = marked(self->state, args[0])) == NULL))
         return PyErr_Occurred() ? hook_failed(self, result) : result;
     self->counter->count++;
-    blocks = PySequence_Fast(result, "get_new_blocks gives no blocks");
+    blocks = USUAL(PyList_CheckExact(result)) ? Py_NewRef(result) : PySequence_Fast(result, "get_new_blocks gives no blocks");
     ids.list = NULL;
-    if (blocks == NULL || ids_of(blocks, 0, &ids) < 0 || lives(self->state, ALLOC, pools, &ids) < 0)
+    if (RARE(blocks == NULL) || RARE(ids_of(blocks, 0, &ids) < 0) || RARE(lives(self->state, ALLOC, pools, &ids) < 0))
         result = hook_failed(self, result);
     Py_XDECREF(blocks);
-    Py_XDECREF(ids.list);
-    Py_DECREF(pools);
+    if (RARE(ids.list != NULL))
+        Py_DECREF(ids.list);
+    let_one_go(pools);
     return result;
 }
 
@@ -183,31 +198,32 @@ FUNCTION(hook_free)
     Hook *self = (Hook *)callable;
     PyObject *result, *pools, *blocks, *call[2];
     BlockIds ids;
-    if (PASSES(self))
+    if (RARE(PASSES(self)))
         return hook_original(self, args, count, kwnames);
-    if (kwnames != NULL || PyVectorcall_NARGS(count) != 2)
+    if (RARE(kwnames != NULL) || RARE(PyVectorcall_NARGS(count) != 2))
         return hook_slow(self, args, count, kwnames);
-    if (PyList_CheckExact(args[1]) && PyList_GET_SIZE(args[1]) == 0) {
+    if (USUAL(PyList_CheckExact(args[1]) && PyList_GET_SIZE(args[1]) == 0)) {
         self->counter->count++;
         return hook_original(self, args, count, NULL);
     }
-    if ((pools = marked(self->state, args[0])) == NULL)
+    if (RARE((pools = marked(self->state, args[0])) == NULL))
         return PyErr_Occurred() ? NULL : hook_original(self, args, count, NULL);
     self->counter->count++;
-    if ((blocks = PySequence_List(args[1])) == NULL) {
+    if (RARE((blocks = PySequence_List(args[1])) == NULL)) {
         Py_DECREF(pools);
         return NULL;
     }
     call[0] = args[0];
     call[1] = blocks;
     result = hook_original(self, call, 2, NULL);
-    if (result != NULL && PyList_GET_SIZE(blocks) > 0) {
-        if (ids_of(blocks, 1, &ids) < 0 || (ids.count > 0 && lives(self->state, FREE, pools, &ids) < 0))
+    if (USUAL(result != NULL) && PyList_GET_SIZE(blocks) > 0) {
+        if (RARE(ids_of(blocks, 1, &ids) < 0) || (ids.count > 0 && RARE(lives(self->state, FREE, pools, &ids) < 0)))
             result = hook_failed(self, result);
-        Py_XDECREF(ids.list);
+        if (RARE(ids.list != NULL))
+            Py_DECREF(ids.list);
     }
     Py_DECREF(blocks);
-    Py_DECREF(pools);
+    let_one_go(pools);
     return result;
 }
 

@@ -22,6 +22,9 @@ typedef struct {
     Py_ssize_t serial;
     Ended *ended; /* names of events that are gone, in order */
     Py_ssize_t count, room;
+    Text latest;            /* the latest name that was made in place, */
+    PyObject *latest_prefix; /* of this prefix (a reference) and */
+    Py_ssize_t latest_serial; /* this number */
 } Names;
 
 /* Any thread, any moment; without memory the name is not said to have ended. Takes the string's reference over. */
@@ -106,7 +109,7 @@ static PyObject *names_fresh(Names *self)
 }
 
 /* The same in place. 1: it is; 0: it is too long; -1 with an error. */
-static int names_fresh_text(Names *self, Text *text)
+static COLD int names_fresh_spelled(Names *self, Text *text)
 {
     char bytes[64];
     Py_ssize_t size;
@@ -122,6 +125,31 @@ static int names_fresh_text(Names *self, Text *text)
     memcpy(bytes, prefix, (size_t)size);
     bytes[size++] = 'e';
     text_set(text, bytes, (size_t)(put_digits(bytes + size, ++self->serial) - bytes));
+    self->latest = *text;
+    self->latest_serial = self->serial;
+    Py_XSETREF(self->latest_prefix, Py_NewRef(self->prefix));
+    return 1;
+}
+
+/* Nine of ten differ from the one before in their last digit alone. The name; NULL if it is not one of those. */
+static inline const Text *names_fresh_at_once(Names *self)
+{
+    Text *latest = &self->latest;
+    unsigned size = latest->size;
+    if (RARE(self->latest_prefix != self->prefix) || RARE(self->latest_serial != self->serial) || RARE(!size) ||
+        RARE(latest->bytes[size - 1] == '9'))
+        return NULL;
+    latest->bytes[size - 1]++;
+    self->latest_serial = ++self->serial;
+    return latest;
+}
+
+static inline int names_fresh_text(Names *self, Text *text)
+{
+    const Text *name = names_fresh_at_once(self);
+    if (RARE(name == NULL))
+        return names_fresh_spelled(self, text);
+    text_copy(text, name);
     return 1;
 }
 
@@ -225,6 +253,37 @@ static PyObject *names_name(Names *self, PyObject *event)
         Py_DECREF(tag);
     }
     return name;
+}
+
+/* The name of an event whose class carries it in a place of its own, made if it has none; it stays with the event. NULL for
+   any other. Runs nothing. */
+static inline const Text *names_at_once(Names *self, PyObject *event)
+{
+    PyObject **worn;
+    Tag *tag;
+    if (RARE(Py_TYPE(event) != self->worn.type))
+        return NULL;
+    worn = place_in(&self->worn, event);
+    tag = (Tag *)*worn;
+    if (tag == NULL) { /* one in two */
+        const Text *name;
+        if (RARE(self->names == NULL) || RARE(self->held == NULL) || RARE(!is_empty_dict(self->names)) ||
+            RARE(!is_empty_dict(self->held)) || RARE((tag = PyObject_New(Tag, &TagType)) == NULL))
+            return NULL; /* maybe without memory, and with an error */
+        tag->names = NULL;
+        tag->name = NULL;
+        tag->event = event;
+        tag->text.size = 0;
+        if (RARE((name = names_fresh_at_once(self)) == NULL)) {
+            Py_DECREF(tag);
+            return NULL;
+        }
+        text_copy(&tag->text, name);
+        tag->names = (Names *)Py_NewRef(self);
+        *worn = (PyObject *)tag;
+    } else if (RARE(Py_TYPE(tag) != &TagType) || RARE(tag->event != event) || RARE(!tag->text.size))
+        return NULL;
+    return &tag->text;
 }
 
 static COLD int names_text_made(Names *self, PyObject *event, Text *text)
@@ -351,6 +410,7 @@ static int Names_traverse(Names *self, visitproc visit, void *arg)
     Py_VISIT(self->names);
     Py_VISIT(self->held);
     Py_VISIT(self->worn.type);
+    Py_VISIT(self->latest_prefix);
     return 0;
 }
 
@@ -364,6 +424,7 @@ static void Names_dealloc(Names *self)
     Py_CLEAR(self->names);
     Py_CLEAR(self->held);
     Py_CLEAR(self->worn.type);
+    Py_CLEAR(self->latest_prefix);
     while (self->count > 0)
         Py_XDECREF(self->ended[--self->count].name);
     PyMem_RawFree(self->ended);

@@ -16,21 +16,43 @@ typedef struct {
 
 static Place place_recorder, place_places, place_tokens, place_given, place_seen;
 
-static void hands_drop(Hands *hands)
+static inline void hands_drop(Hands *hands)
 {
-    Py_CLEAR(hands->state);
-    Py_CLEAR(hands->places);
-    Py_CLEAR(hands->tokens);
+    if (USUAL(hands->state != NULL))
+        let_one_go((PyObject *)hands->state);
+    if (USUAL(hands->places != NULL))
+        let_one_go((PyObject *)hands->places);
+    if (USUAL(hands->tokens != NULL))
+        let_one_go(hands->tokens);
+    hands->state = NULL;
+    hands->places = NULL;
+    hands->tokens = NULL;
+}
+
+/* Subclasses of `State` and `Counter` that were met last, which are asked for each time (references). */
+static PyTypeObject *state_kind, *counter_kind;
+
+static COLD int kind_learn(PyTypeObject **kind, PyTypeObject *base, PyObject *object)
+{
+    if (!PyObject_TypeCheck(object, base))
+        return 0;
+    Py_XSETREF(*kind, (PyTypeObject *)Py_NewRef(Py_TYPE(object)));
+    return 1;
+}
+
+static inline int is_kind(PyTypeObject **kind, PyTypeObject *base, PyObject *object)
+{
+    return USUAL(Py_TYPE(object) == *kind) || kind_learn(kind, base, object);
 }
 
 /* 1 if it is as usual; 0 if not; -1 with an error. */
-static int hands_enter(PyObject *list, Hands *hands)
+static HOT int hands_enter(PyObject *list, Hands *hands)
 {
     hands->state = (State *)place_read(&place_recorder, s__recorder, list);
     hands->places = hands->state == NULL ? NULL : (Lock *)place_read(&place_places, s__places, list);
     hands->tokens = NULL;
-    if (hands->places != NULL && PyObject_TypeCheck((PyObject *)hands->state, &StateType) &&
-        Py_TYPE(hands->places) == lock_type)
+    if (USUAL(hands->places != NULL) && USUAL(is_kind(&state_kind, &StateType, (PyObject *)hands->state)) &&
+        USUAL(Py_TYPE(hands->places) == lock_type))
         return 1;
     hands_drop(hands);
     if (PyErr_ExceptionMatches(PyExc_AttributeError))
@@ -38,36 +60,36 @@ static int hands_enter(PyObject *list, Hands *hands)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-static void count_up(PyObject *list, Place *place, PyObject *name)
+static inline void count_up(PyObject *list, Place *place, PyObject *name)
 {
     PyObject *counter = place_read(place, name, list);
-    if (counter != NULL && PyObject_TypeCheck(counter, &CounterType))
+    if (RARE(counter == NULL)) {
+        PyErr_Clear();
+        return;
+    }
+    if (USUAL(is_kind(&counter_kind, &CounterType, counter)))
         ((Counter *)counter)->count++;
-    Py_XDECREF(counter);
-    PyErr_Clear();
+    let_one_go(counter);
 }
 
 /* Under `places`, since what has them may put others in their place (`sort`): the tokens as they are now. */
-static int hands_tokens(PyObject *list, Hands *hands)
+static HOT int hands_tokens(PyObject *list, Hands *hands)
 {
-    PyObject *tokens = place_read(&place_tokens, s__tokens, list);
-    Py_XSETREF(hands->tokens, tokens);
-    if (tokens == NULL)
+    PyObject *tokens = place_read(&place_tokens, s__tokens, list), *before = hands->tokens;
+    hands->tokens = tokens;
+    if (RARE(before != NULL))
+        Py_DECREF(before);
+    if (RARE(tokens == NULL))
         return -1;
-    if (PyList_CheckExact(tokens))
+    if (USUAL(PyList_CheckExact(tokens)))
         return 0;
     PyErr_SetString(PyExc_TypeError, "tokens that are no list");
     return -1;
 }
 
-/* The same, and they belong to the entries. */
-static int hands_aligned(PyObject *list, Hands *hands)
+static COLD int hands_align(PyObject *list, Hands *hands)
 {
     PyObject *done;
-    if (hands_tokens(list, hands) < 0)
-        return -1;
-    if (PyList_GET_SIZE(hands->tokens) == PyList_GET_SIZE(list))
-        return 0;
     if ((done = PyObject_CallMethodNoArgs(list, s__align)) == NULL)
         return -1;
     Py_DECREF(done);
@@ -79,15 +101,25 @@ static int hands_aligned(PyObject *list, Hands *hands)
     return -1;
 }
 
+/* The same, and they belong to the entries. */
+static inline int hands_aligned(PyObject *list, Hands *hands)
+{
+    if (RARE(hands_tokens(list, hands) < 0))
+        return -1;
+    return USUAL(PyList_GET_SIZE(hands->tokens) == PyList_GET_SIZE(list)) ? 0 : hands_align(list, hands);
+}
+
 /* The token is taken, if there is one; the entry goes back. References of both are taken over. */
-static PyObject *hands_take(PyObject *list, Hands *hands, PyObject *found, PyObject *token)
+static HOT PyObject *hands_take(PyObject *list, Hands *hands, PyObject *found, PyObject *token)
 {
     PyObject *done;
-    if (found != NULL && token != Py_None) {
+    if (USUAL(found != NULL) && token != Py_None) {
         count_up(list, &place_seen, s__seen_hook);
-        if ((done = State_taken(hands->state, token)) == NULL && state_failed(hands->state, s_list) < 0)
-            Py_CLEAR(found);
-        Py_XDECREF(done);
+        if (RARE((done = State_taken(hands->state, token)) == NULL)) {
+            if (state_failed(hands->state, s_list) < 0)
+                Py_CLEAR(found);
+        } else
+            let_one_go(done);
     }
     Py_DECREF(token);
     return found;
@@ -101,7 +133,6 @@ static PyObject *hand_append(PyObject *list, PyObject *item)
     if (done <= 0)
         return done < 0 ? NULL : PyObject_CallMethodOneArg(list, s__append, item);
     if (hands.state->on) { /* before the entry can be seen */
-        state_fetch(hands.state);
         count_up(list, &place_given, s__given_hook);
         token = State_hand_on(hands.state, s_list);
         if (token == NULL && state_failed(hands.state, s_list) == 0)
@@ -124,19 +155,18 @@ static PyObject *hand_append(PyObject *list, PyObject *item)
 
 /* 1: it is as usual, `places` is taken, and `at`, from the end if negative, is the index of an entry; 0: none of that;
    -1 with an error. */
-static int hands_at(PyObject *list, Hands *hands, Py_ssize_t *at)
+static HOT int hands_at(PyObject *list, Hands *hands, Py_ssize_t *at)
 {
     int done = hands_enter(list, hands);
-    if (done <= 0)
+    if (RARE(done <= 0))
         return done;
-    if (lock_take(hands->places) < 0) {
+    if (RARE(lock_take(hands->places) < 0)) {
         hands_drop(hands);
         return -1;
     }
-    state_fetch(hands->state);
-    if ((done = hands_aligned(list, hands)) == 0 && *at < 0)
+    if (USUAL((done = hands_aligned(list, hands)) == 0) && *at < 0)
         *at += PyList_GET_SIZE(list);
-    if (done == 0 && *at >= 0 && *at < PyList_GET_SIZE(list))
+    if (USUAL(done == 0) && USUAL(*at >= 0) && USUAL(*at < PyList_GET_SIZE(list)))
         return 1;
     lock_leave(hands->places);
     hands_drop(hands);
@@ -144,15 +174,12 @@ static int hands_at(PyObject *list, Hands *hands, Py_ssize_t *at)
 }
 
 /* `at` as an index: 1; 0 if it is none of a list's, which has an error of its own for it. */
-static int hands_index(PyObject *index, Py_ssize_t *at)
+static inline int hands_index(PyObject *index, Py_ssize_t *at)
 {
-    if (!PyLong_CheckExact(index))
-        return 0;
-    *at = PyLong_AsSsize_t(index);
-    if (*at != -1 || !PyErr_Occurred())
-        return 1;
-    PyErr_Clear();
-    return 0;
+    int over = 1;
+    if (USUAL(PyLong_CheckExact(index)))
+        *at = (Py_ssize_t)whole(index, &over);
+    return USUAL(!over);
 }
 
 static PyObject *hand_look(PyObject *list, PyObject *index)
@@ -160,8 +187,8 @@ static PyObject *hand_look(PyObject *list, PyObject *index)
     Hands hands;
     PyObject *found, *token;
     Py_ssize_t at;
-    int done = hands_index(index, &at) ? hands_at(list, &hands, &at) : 0;
-    if (done <= 0)
+    int done = USUAL(hands_index(index, &at)) ? hands_at(list, &hands, &at) : 0;
+    if (RARE(done <= 0))
         return done < 0 ? NULL : PyObject_CallMethodOneArg(list, s__look, index);
     found = Py_NewRef(PyList_GET_ITEM(list, at));
     token = Py_NewRef(PyList_GET_ITEM(hands.tokens, at));
@@ -178,10 +205,10 @@ static PyObject *hand_pop(PyObject *list, PyObject *const *args, Py_ssize_t give
     Hands hands;
     PyObject *found, *token;
     Py_ssize_t at = -1;
-    int done = given == 0 || (given == 1 && hands_index(args[0], &at)) ? hands_at(list, &hands, &at) : 0;
-    if (done < 0)
+    int done = USUAL(given == 0 || (given == 1 && hands_index(args[0], &at))) ? hands_at(list, &hands, &at) : 0;
+    if (RARE(done < 0))
         return NULL;
-    if (done == 0)
+    if (RARE(done == 0))
         goto slowly;
     found = Py_NewRef(PyList_GET_ITEM(list, at));
     token = Py_NewRef(PyList_GET_ITEM(hands.tokens, at));

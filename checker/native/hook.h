@@ -68,16 +68,10 @@ static PyObject *hook_failed(Hook *self, PyObject *result)
 /* What the line will touch comes into the caches while the engine's own function runs. */
 static inline void hook_fetch(Hook *self)
 {
-    const char *namer = (const char *)self->namer, *names = (const char *)self->names;
-    size_t at;
     state_fetch(self->state);
     FETCH(self->counter);
-    for (at = 0; namer != NULL && at < sizeof(Namer); at += 64)
-        FETCH(namer + at);
-    if (names != NULL) {
-        FETCH(names);
-        FETCH(names + 64);
-    }
+    FETCH(self->namer);
+    FETCH(self->names);
 }
 
 static int Hook_traverse(Hook *self, visitproc visit, void *arg)

@@ -76,13 +76,15 @@ static COLD PyObject *keep_look(Keep *self, int sort, PyObject *object)
    something else went wrong. */
 static inline PyObject *keep_read(Keep *self, int sort, PyObject *object)
 {
-    int i;
-    if (self->marks != marks)
+    PyObject *const *objects = self->objects[sort];
+    int i = objects[0] == object ? 0 : 1;
+    if (RARE(self->marks != marks)) {
         keep_forget(self);
-    for (i = 0; i < KEPT_OBJECTS; i++)
-        if (self->objects[sort][i] == object && still_lives(self->refs[sort][i], object))
-            return Py_XNewRef(self->values[sort][i]);
-    return keep_look(self, sort, object);
+        return keep_look(self, sort, object);
+    }
+    if (RARE(objects[i] != object) || RARE(!still_lives(self->refs[sort][i], object)))
+        return keep_look(self, sort, object);
+    return Py_XNewRef(self->values[sort][i]);
 }
 
 static int keep_traverse(Keep *self, visitproc visit, void *arg)

@@ -16,8 +16,8 @@ static inline int life_is(const Packed *self, const unsigned char *head, size_t 
            memcmp(self->bytes + self->life, head, size) == 0;
 }
 
-/* One more, without ids: they come next, and `life_ends`. There is room. */
-static HOT void life_begins(Packed *self, const unsigned char *head, size_t size, unsigned long long now)
+/* One more, without ids: they come next, and `life_ends`. There is room; its head may stand where it goes. */
+static inline void life_begins(Packed *self, const unsigned char *head, size_t size, unsigned long long now)
 {
     unsigned char *at;
     if (self->used == 0)
@@ -25,7 +25,8 @@ static HOT void life_begins(Packed *self, const unsigned char *head, size_t size
     self->life = self->used;
     self->life_now = now;
     at = self->bytes + self->used;
-    memcpy(at, head, size);
+    if (RARE(at != head))
+        memcpy(at, head, size);
     memcpy(at + size, "\xdd\0\0\0", 5);
     self->used += size + LIFE_REST;
     self->count++;
@@ -38,15 +39,12 @@ static inline unsigned char *life_ids(Packed *self)
 }
 
 /* So many more ids end there. */
-static HOT void life_ends(Packed *self, size_t size, unsigned char *at, Py_ssize_t count)
+static inline void life_ends(Packed *self, size_t size, unsigned char *at, Py_ssize_t count)
 {
     unsigned char *number = self->bytes + self->life + size + 1;
-    int i;
+    unsigned long long so_far = (unsigned long long)number[0] << 24 | number[1] << 16 | number[2] << 8 | number[3];
     self->life_end = self->used = (size_t)(put_long(at, self->life_now) - self->bytes);
-    for (i = 3; i >= 0; i--, count >>= 8) {
-        count += number[i];
-        number[i] = (unsigned char)count;
-    }
+    put_big(number, so_far + (unsigned long long)count, 4);
 }
 
 #endif

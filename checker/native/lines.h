@@ -148,7 +148,7 @@ static inline int in_place(State *self)
 
 /* What happens to the lives of blocks of one pool, put in place; neighbours become one line. 1: it is done; 0: it cannot
    be, and nothing is; -1 with an error. */
-static HOT int state_lives(State *self, int code, PyObject *pool, const Text *by, const long long *ids, Py_ssize_t count)
+static COLD int state_lives(State *self, int code, PyObject *pool, const Text *by, const long long *ids, Py_ssize_t count)
 {
     unsigned char head[2 + TEXT_ROOM + 2 + TEXT_ROOM], *at;
     const long long *end = ids + count;

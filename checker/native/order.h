@@ -18,10 +18,8 @@ typedef struct {
     Lock *lock;
 } Call;
 
-/* 1: it is to be logged, and the lock is held; 0: it was made as it is, since nobody looks or it is part of another one, or
-   was left to Python, since it is not usual. */
-static HOT int call_begins(Call *call, Hook *self, PyObject *const *args, size_t count, PyObject *kwnames,
-                           Py_ssize_t least, Py_ssize_t most)
+static COLD int call_begins_slowly(Call *call, Hook *self, PyObject *const *args, size_t count, PyObject *kwnames,
+                                   Py_ssize_t least, Py_ssize_t most)
 {
     Py_ssize_t given = PyVectorcall_NARGS(count);
     if (PASSES(self) || (call->slot = slot_of(self->here)) == NULL || call->slot->busy)
@@ -36,26 +34,45 @@ static HOT int call_begins(Call *call, Hook *self, PyObject *const *args, size_t
     return 0;
 }
 
+/* 1: it is to be logged, and the lock is held; 0: it was made as it is, since nobody looks or it is part of another one, or
+   was left to Python, since it is not usual. */
+static inline int call_begins(Call *call, Hook *self, PyObject *const *args, size_t count, PyObject *kwnames,
+                              Py_ssize_t least, Py_ssize_t most)
+{
+    Py_ssize_t given = PyVectorcall_NARGS(count);
+    Lock *lock = (Lock *)self->state->lock;
+    Slot *slot = mine == NULL ? NULL : mine->slots[HERES];
+    if (RARE(PASSES(self)) || RARE(kwnames != NULL) || RARE(given < least) || RARE(given > most) || RARE(slot == NULL) ||
+        RARE(slot->serial != self->here->serial) || RARE(slot->state != state_of_thread()) || RARE(slot->busy) ||
+        RARE(lock == NULL) || RARE(Py_TYPE(lock) != lock_type) || RARE(lock->count) || RARE(lock->waiting))
+        return call_begins_slowly(call, self, args, count, kwnames, least, most);
+    lock->owner = lock_me();
+    lock->count = 1;
+    call->slot = slot;
+    call->lock = (Lock *)Py_NewRef((PyObject *)lock);
+    return 1;
+}
+
 /* Makes it. Whether it succeeded. */
-static HOT int call_made(Call *call, Hook *self, PyObject *const *args, size_t count)
+static inline int call_made(Call *call, Hook *self, PyObject *const *args, size_t count)
 {
     call->slot->busy = 1;
     hook_fetch(self);
     call->result = hook_original(self, args, count, NULL);
-    if (call->result == NULL)
+    if (RARE(call->result == NULL))
         return 0;
     self->counter->count++;
     return 1;
 }
 
 /* What it gives back; `done` is negative, with an error, where kvsan failed. */
-static HOT PyObject *call_ends(Call *call, Hook *self, int done)
+static inline PyObject *call_ends(Call *call, Hook *self, int done)
 {
-    if (done < 0)
+    if (RARE(done < 0))
         call->result = hook_failed(self, call->result);
     call->slot->busy = 0;
     lock_leave(call->lock);
-    Py_DECREF(call->lock);
+    let_one_go((PyObject *)call->lock);
     return call->result;
 }
 
@@ -86,13 +103,12 @@ static PyObject *order_line(Hook *self, long code, PyObject *stream, PyObject *e
     return line_of(parts, 5);
 }
 
-/* The same as a line: put in place if it can be. 0, or -1 with an error. */
-static HOT int order_add(Hook *self, int code, PyObject *stream, PyObject *event)
+static COLD int order_add_slowly(Hook *self, int code, PyObject *stream, PyObject *event)
 {
     State *state = self->state;
     unsigned char *at;
     Text on, which;
-    int may = op_may(state);
+    int may = PyErr_Occurred() ? -1 : op_may(state);
     if (may == 0)
         return state_add(state, order_line(self, code, stream, event)) < 0 ? -1 : 0;
     if (may < 0 || namer_text(self->namer, stream, &on) < 0 || names_text(self->names, event, &which) < 0)
@@ -102,22 +118,37 @@ static HOT int order_add(Hook *self, int code, PyObject *stream, PyObject *event
     return PyErr_Occurred() || state_add(state, order_line(self, code, stream, event)) < 0 ? -1 : 0;
 }
 
+/* The same as a line: put in place if it can be. 0, or -1 with an error. */
+static inline int order_add(Hook *self, uint64_t thread, int code, PyObject *stream, PyObject *event)
+{
+    State *state = self->state;
+    const Text *on, *which;
+    unsigned char *at;
+    if (RARE(state->packed == NULL) || RARE((on = namer_at_once(self->namer, stream)) == NULL) ||
+        RARE((at = ops_at_once(state, thread, 1, 5)) == NULL) ||
+        RARE((which = names_at_once(self->names, event)) == NULL))
+        return order_add_slowly(self, code, stream, event);
+    at = put_text(put_text(op_put(at, 5, code), on), which);
+    ops_are_put(state, put_long(at, clock_now()), 1);
+    return 0;
+}
+
 /* A record or a wait: a method of the event, whose stream is the current one if it is given none, or (`of_stream`) of the
    stream, which gives back the event that it made. */
-static PyObject *ordered(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, int code,
-                         int of_stream)
+static INTO_EACH PyObject *ordered(PyObject *callable, PyObject *const *args, size_t count, PyObject *kwnames, int code,
+                                   int of_stream)
 {
     Hook *self = (Hook *)callable;
-    PyObject *given = PyVectorcall_NARGS(count) > 1 ? args[1] : NULL;
+    PyObject *given, *stream, *event;
     Call call;
     int done = 0;
-    if (!call_begins(&call, self, args, count, kwnames, 1, 2))
+    if (RARE(!call_begins(&call, self, args, count, kwnames, 1, 2)))
         return call.result;
-    if (call_made(&call, self, args, count)) {
-        if (of_stream)
-            done = order_add(self, code, args[0], given != NULL && given != Py_None ? given : call.result);
-        else
-            done = order_add(self, code, given, args[0]);
+    if (USUAL(call_made(&call, self, args, count))) {
+        given = PyVectorcall_NARGS(count) > 1 ? args[1] : NULL;
+        stream = of_stream ? args[0] : given;
+        event = !of_stream ? args[0] : given != NULL && given != Py_None ? given : call.result;
+        done = order_add(self, call.slot->state, code, stream, event);
     }
     return call_ends(&call, self, done);
 }
@@ -146,8 +177,30 @@ FUNCTION(hook_wait_event)
     return ordered(callable, args, count, kwnames, WAIT, 1);
 }
 
+/* `recorder.wait_stream`: a record of a fresh event, a wait for it, its end. 1: they are put at once; 0: they are not, maybe
+   with an error. */
+static inline int wait_stream_at_once(Hook *self, uint64_t thread, PyObject *on, PyObject *other)
+{
+    State *state = self->state;
+    const Text *waits, *records, *event;
+    unsigned long long now;
+    unsigned char *at;
+    if (RARE(state->packed == NULL) || RARE(other == Py_None) ||
+        RARE((waits = namer_at_once(self->namer, on)) == NULL) ||
+        RARE((records = namer_at_once(self->namer, other)) == NULL) ||
+        RARE((at = ops_at_once(state, thread, 3, 5)) == NULL) ||
+        RARE((event = names_fresh_at_once(self->names)) == NULL))
+        return 0;
+    now = clock_now();
+    at = put_long(put_text(put_text(op_put(at, 5, RECORD), records), event), now);
+    at = put_long(put_text(put_text(op_put(at, 5, WAIT), waits), event), now);
+    at = put_long(put_text(op_put(at, 4, DROP), event), now);
+    ops_are_put(state, at, 3);
+    return 1;
+}
+
 /* 1: the three lines are put in place; 0: a name is too long; -1 with an error. */
-static int wait_stream_in_place(Hook *self, PyObject *on, PyObject *other)
+static COLD int wait_stream_in_place(Hook *self, PyObject *on, PyObject *other)
 {
     static const int codes[] = {RECORD, WAIT, DROP};
     State *state = self->state;
@@ -176,12 +229,11 @@ static int wait_stream_in_place(Hook *self, PyObject *on, PyObject *other)
     return state_full(state) < 0 ? -1 : 1;
 }
 
-/* `recorder.wait_stream`: a record of a fresh event, a wait for it, its end. */
-static int wait_stream_lines(Hook *self, PyObject *on, PyObject *other)
+static COLD int wait_stream_lines(Hook *self, PyObject *on, PyObject *other)
 {
     State *state = self->state;
     PyObject *event = NULL, *by = NULL, *now = NULL, *waits, *records;
-    int done = wait_stream_in_place(self, on, other);
+    int done = PyErr_Occurred() ? -1 : wait_stream_in_place(self, on, other);
     if (done != 0)
         return done < 0 ? -1 : 0;
     waits = namer_name(self->namer, on);
@@ -210,9 +262,10 @@ FUNCTION(hook_wait_stream)
     Hook *self = (Hook *)callable;
     Call call;
     int done = 0;
-    if (!call_begins(&call, self, args, count, kwnames, 2, 2))
+    if (RARE(!call_begins(&call, self, args, count, kwnames, 2, 2)))
         return call.result;
-    if (call_made(&call, self, args, count) && self->state->on)
+    if (USUAL(call_made(&call, self, args, count)) && USUAL(self->state->on) &&
+        RARE(!wait_stream_at_once(self, call.slot->state, args[0], args[1])))
         done = wait_stream_lines(self, args[0], args[1]);
     return call_ends(&call, self, done);
 }
@@ -228,11 +281,11 @@ static HOT unsigned char *event_begins(Hook *self, PyObject *event, int items, i
     return put_text(at, &which);
 }
 
-/* The answer of a query. 0, or -1 with an error. */
-static int query_line(Hook *self, PyObject *event, int answer)
+static COLD int query_line_slowly(Hook *self, PyObject *event, PyObject *answered)
 {
     PyObject *parts[5] = {NULL};
-    unsigned char *at = event_begins(self, event, 5, POLL);
+    int answer = PyErr_Occurred() ? -1 : PyObject_IsTrue(answered);
+    unsigned char *at = answer < 0 ? NULL : event_begins(self, event, 5, POLL);
     if (at != NULL) {
         *at++ = answer ? YES : NO;
         return op_ends(self->state, at);
@@ -244,22 +297,42 @@ static int query_line(Hook *self, PyObject *event, int answer)
     return state_add(self->state, line_of(parts, 5)) < 0 ? -1 : 0;
 }
 
+/* Where the line about an event goes on behind that event's name, if it is put at once; NULL, maybe with an error, if not. */
+static inline unsigned char *event_at_once(Hook *self, uint64_t thread, PyObject *event, int items, int code)
+{
+    const Text *which;
+    unsigned char *at = ops_at_once(self->state, thread, 1, items);
+    if (RARE(at == NULL) || RARE((which = names_at_once(self->names, event)) == NULL))
+        return NULL;
+    return put_text(op_put(at, items, code), which);
+}
+
+/* The answer of a query. 0, or -1 with an error. */
+static inline int query_line(Hook *self, uint64_t thread, PyObject *event, PyObject *answer)
+{
+    unsigned char *at;
+    if (RARE(!PyBool_Check(answer)) || RARE((at = event_at_once(self, thread, event, 5, POLL)) == NULL))
+        return query_line_slowly(self, event, answer);
+    *at++ = answer == Py_True ? YES : NO;
+    ops_are_put(self->state, put_long(at, clock_now()), 1);
+    return 0;
+}
+
 /* `event.query()`: the answer is part of the line */
 FUNCTION(hook_query)
 {
     Hook *self = (Hook *)callable;
     Call call;
     int done = 0;
-    if (!call_begins(&call, self, args, count, kwnames, 1, 1))
+    if (RARE(!call_begins(&call, self, args, count, kwnames, 1, 1)))
         return call.result;
-    if (call_made(&call, self, args, count) && self->state->on &&
-        (done = PyObject_IsTrue(call.result)) >= 0)
-        done = query_line(self, args[0], done);
+    if (USUAL(call_made(&call, self, args, count)) && USUAL(self->state->on))
+        done = query_line(self, call.slot->state, args[0], call.result);
     return call_ends(&call, self, done);
 }
 
 /* `hold` of an event, put in place: 1, and its number; 0: it cannot be; -1 with an error. */
-static int hold_in_place(Hook *self, PyObject *event, Py_ssize_t *index)
+static COLD int hold_in_place(Hook *self, PyObject *event, Py_ssize_t *index)
 {
     State *state = self->state;
     unsigned char *at;
@@ -277,8 +350,24 @@ static int hold_in_place(Hook *self, PyObject *event, Py_ssize_t *index)
     return state->batch <= 1 && state_settle_up(state) < 0 ? -1 : 1;
 }
 
+/* The same at once: 1, and its number; 0: it is not, maybe with an error. */
+static inline int hold_at_once(Hook *self, uint64_t thread, PyObject *event, Py_ssize_t *index)
+{
+    State *state = self->state;
+    unsigned char *at;
+    if (RARE(state->packed == NULL) || RARE(state->packed->count >= state->blocked) ||
+        RARE((at = event_at_once(self, thread, event, 7, HELD)) == NULL))
+        return 0;
+    at[0] = at[1] = NONE; /* no stream, no device */
+    at = put_long(at + 2, clock_now());
+    *at++ = NONE; /* whether it has returned */
+    *index = state->count;
+    ops_are_put(state, at, 1);
+    return 1;
+}
+
 /* What became of it, under the lock. */
-static int settle_in_place(State *state, Py_ssize_t index, int done)
+static HOT int settle_in_place(State *state, Py_ssize_t index, int done)
 {
     unsigned char *at;
     if (state->packed == NULL) /* a forked child, whose lines go elsewhere and begin anew */
@@ -353,25 +442,29 @@ FUNCTION(hook_synchronize)
     Py_ssize_t index = 0;
     Call call;
     int placed;
-    if (!call_begins(&call, self, args, count, kwnames, 1, 1))
+    if (RARE(!call_begins(&call, self, args, count, kwnames, 1, 1)))
         return call.result;
     self->counter->count++;
-    placed = hold_in_place(self, args[0], &index);
-    if (placed == 0)
-        held = synchronize_held(self, args[0]);
-    if (held == NULL && placed != 1 && state_failed(self->state, self->where) < 0) {
-        lock_leave(call.lock);
-        Py_DECREF(call.lock);
-        return NULL;
+    placed = hold_at_once(self, call.slot->state, args[0], &index);
+    if (RARE(!placed)) {
+        placed = PyErr_Occurred() ? -1 : hold_in_place(self, args[0], &index);
+        if (placed == 0)
+            held = synchronize_held(self, args[0]);
+        if (held == NULL && placed != 1 && state_failed(self->state, self->where) < 0) {
+            lock_leave(call.lock);
+            Py_DECREF(call.lock);
+            return NULL;
+        }
     }
     queue = Py_XNewRef(self->state->queue);
     lock_leave(call.lock);
     call.slot->busy = 1;
     result = hook_original(self, args, count, NULL);
     call.slot->busy = 0;
-    if ((held != NULL || placed == 1) && self->state->on && self->state->queue == queue) { /* else a later session's */
-        if (held == NULL && result != NULL && self->state->lock == (PyObject *)call.lock && lock_try(call.lock)) {
-            if (settle_in_place(self->state, index, 1) < 0)
+    if (USUAL(held != NULL || placed == 1) && USUAL(self->state->on) &&
+        USUAL(self->state->queue == queue)) { /* else a later session's */
+        if (USUAL(held == NULL && result != NULL && self->state->lock == (PyObject *)call.lock && lock_try(call.lock))) {
+            if (RARE(settle_in_place(self->state, index, 1) < 0))
                 result = hook_failed(self, result);
             lock_leave(call.lock);
         } else

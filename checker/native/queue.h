@@ -133,13 +133,11 @@ static PyObject *queue_stamp(Queue *self, PyObject *item)
 {
     Py_ssize_t ops = 0, session = self->state->sessions;
     PyObject *token, *stamped;
-    FETCH(self->put_hook);
-    state_fetch(self->state);
     self->put_hook->count++;
-    if ((token = handed_on(self->state, s_q, &ops)) == NULL)
+    if (RARE((token = handed_on(self->state, s_q, &ops)) == NULL))
         return NULL;
     stamped = (PyObject *)stamped_made(token, item, ops, session);
-    Py_DECREF(token);
+    let_one_go(token);
     return stamped;
 }
 
@@ -160,13 +158,13 @@ static PyObject *Queue_put(Queue *self, PyObject *const *args, Py_ssize_t given,
 {
     PyObject *call[4], *stamped = NULL, *result;
     Py_ssize_t i;
-    if (kwnames != NULL || given < 1 || given > 3)
+    if (RARE(kwnames != NULL) || RARE(given < 1) || RARE(given > 3))
         return queue_slowly(self, s__put, args, given, kwnames);
-    if (args[0] != Py_None && self->state->on && (stamped = queue_stamp(self, args[0])) == NULL &&
-        state_failed(self->state, s_queue) < 0)
+    if (USUAL(args[0] != Py_None) && USUAL(self->state->on) &&
+        RARE((stamped = queue_stamp(self, args[0])) == NULL) && state_failed(self->state, s_queue) < 0)
         return NULL;
     call[0] = NULL;
-    call[1] = stamped != NULL ? stamped : args[0];
+    call[1] = USUAL(stamped != NULL) ? stamped : args[0];
     for (i = 1; i < given; i++)
         call[1 + i] = args[i];
     result = PyObject_Vectorcall(self->put, call + 1, (size_t)given | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
@@ -189,8 +187,6 @@ static PyObject *Queue_get(Queue *self, PyObject *const *args, Py_ssize_t given,
             Py_CLEAR(found);
         return found;
     }
-    FETCH(self->get_hook);
-    state_fetch(self->state);
     item = Py_NewRef(stamped->item);
     if (stamped->session != self->state->sessions) {
         if (plan_set(self->plan, 0) == 0)

@@ -114,16 +114,11 @@ static inline PyObject *state_now(State *self)
 /* What the next line will touch comes into the caches all at once, while something else is done. */
 static inline void state_fetch(State *self)
 {
-    Packed *packed = self->packed;
-    size_t at;
-    for (at = 0; at < offsetof(State, keep); at += 64)
-        FETCH((const char *)self + at);
-    FETCH(mine);
-    FETCH((const char *)mine + 64);
-    FETCH(self->lock);
-    if (packed != NULL) {
+    const Packed *packed = self->packed;
+    FETCH(self->dead_threads);
+    if (USUAL(packed != NULL) && USUAL(mine != NULL)) {
+        FETCH((const char *)mine + 64);
         FETCH(packed->bytes + packed->used);
-        FETCH(packed->bytes + packed->used + 64);
     }
 }
 
@@ -139,23 +134,24 @@ static COLD int call_method(State *self, PyObject *name)
 }
 
 /* The lock, if it is one of ours, taken: 1, and 0 for another kind, which the caller does without; -1 with an error. */
-static int state_enter(State *self, Lock **lock)
+static HOT int state_enter(State *self, Lock **lock)
 {
-    *lock = self->lock != NULL && Py_TYPE(self->lock) == lock_type ? (Lock *)Py_NewRef(self->lock) : NULL;
-    if (*lock == NULL)
+    *lock = NULL;
+    if (RARE(self->lock == NULL) || RARE(Py_TYPE(self->lock) != lock_type))
         return 0;
-    if (lock_take(*lock) < 0) {
+    *lock = (Lock *)Py_NewRef(self->lock);
+    if (RARE(lock_take(*lock) < 0)) {
         Py_CLEAR(*lock);
         return -1;
     }
     return 1;
 }
 
-static void state_leave(Lock *lock)
+static inline void state_leave(Lock *lock)
 {
-    if (lock != NULL) {
+    if (USUAL(lock != NULL)) {
         lock_leave(lock);
-        Py_DECREF(lock);
+        let_one_go((PyObject *)lock);
     }
 }
 

@@ -28,7 +28,7 @@ static COLD int count_turns(PyObject *steps)
 /* A step begins. 0 or -1 with an error. */
 static inline int count_step(State *state)
 {
-    return state->steps == NULL || --state->steps->count >= 0 ? 0 : count_turns((PyObject *)state->steps);
+    return RARE(state->steps == NULL) || USUAL(--state->steps->count >= 0) ? 0 : count_turns((PyObject *)state->steps);
 }
 
 static inline int is_forward(PyObject *told)
@@ -37,22 +37,27 @@ static inline int is_forward(PyObject *told)
 }
 
 /* Whether the forward of what was told has not passed yet; -1 with an error. */
-static int is_open(PyObject *told)
+static inline int is_open(PyObject *told)
 {
-    return is_forward(told) ? is_true(read_at(at_open, told)) : 0;
+    PyObject *open;
+    if (RARE(!is_forward(told)))
+        return 0;
+    open = place_peek(&places[at_open], told);
+    return open == Py_False ? 0 : open == Py_True ? 1 : is_true(read_at(at_open, told));
 }
 
 /* What is kept of the runner and of the engine, whose pool is that of the runner from now on. 1; 0, maybe with an
    error: a field of messages may be of unknown meaning. */
-static HOT int kept_read(PyObject *engine, PyObject *told, Said *said)
+static inline int kept_read(PyObject *engine, PyObject *told, Said *said)
 {
     PyObject **of = said->of + OF_RUNNER;
-    int i;
-    for (i = at_suspects; i <= at_pool; i++)
-        if ((of[i] = read_at(i, i <= at_device_pool ? engine : told)) == NULL)
-            return 0;
-    return PyTuple_CheckExact(of[at_suspects]) && PyTuple_GET_SIZE(of[at_suspects]) == 0 &&
-           (of[at_device_pool] == of[at_pool] || PyObject_SetAttr(engine, s_device_pool, of[at_pool]) == 0);
+    if (RARE((of[at_suspects] = read_at(at_suspects, engine)) == NULL) ||
+        RARE((of[at_device_pool] = read_at(at_device_pool, engine)) == NULL) ||
+        RARE((of[at_messages] = read_at(at_messages, told)) == NULL) ||
+        RARE((of[at_name] = read_at(at_name, told)) == NULL) || RARE((of[at_pool] = read_at(at_pool, told)) == NULL))
+        return 0;
+    return USUAL(PyTuple_CheckExact(of[at_suspects]) && PyTuple_GET_SIZE(of[at_suspects]) == 0) &&
+           (USUAL(of[at_device_pool] == of[at_pool]) || PyObject_SetAttr(engine, s_device_pool, of[at_pool]) == 0);
 }
 
 /* What was taken is told. 1, or -1 with an error. */
@@ -61,7 +66,11 @@ static inline int tell(State *state, PyObject *told, const Said *said)
     PyObject *name = said->of[OF_RUNNER + at_name];
     Lock *lock;
     int done;
-    if (write_at(at_open, told, Py_True) < 0 || state_enter(state, &lock) < 0)
+    if (RARE(write_at(at_open, told, Py_True) < 0))
+        return -1;
+    if (USUAL(lock_is_free(state)) && USUAL(tell_at_once(state, name, said)))
+        return 1;
+    if (state_enter(state, &lock) < 0)
         return -1;
     if ((done = tell_in_place(state, name, said)) == 0)
         done = tell_slowly(state, name, said);
@@ -83,26 +92,96 @@ static PyObject *begin(Hook *self, PyObject *runner, PyObject *output)
 {
     State *state = self->state;
     PyObject *told;
-    Said said = {.says = BIT(COMPUTED)};
+    Said said;
     int done = 0;
-    if (count_step(state) < 0)
+    said_empty(&said);
+    if (RARE(count_step(state) < 0))
         return NULL;
     told = keep_read(&state->keep, STEPS_OF, runner);
-    if (is_forward(told) && kept_read(part(self, ENGINE), told, &said) &&
-        message_read(output, all_here(state), &said) && /* without the token, which is the first */
-        (done = message_taken(&said)) > 0)
+    if (USUAL(is_forward(told)) && USUAL(kept_read(part(self, ENGINE), told, &said)) &&
+        USUAL(message_read(output, all_here(state), &said)) && /* without the token, which is the first */
+        USUAL((done = message_taken(&said)) > 0))
         done = tell(state, told, &said);
     said_drop(&said);
-    if (done > 0)
+    if (USUAL(done > 0))
         return told;
     Py_XDECREF(told);
     return done < 0 ? NULL : begin_slowly(self, runner, output);
 }
 
-/* The line of a forward on the stream that is current, put in place. 1: it is; 0: it cannot be; -1 with an error. */
-static int forward_in_place(Hook *self, PyObject *name, PyObject *step)
+/* What a forward's line says behind its stream up to its step, and behind that up to its time: of the one that was met last. */
+static struct {
+    PyObject *name, *site; /* references */
+    unsigned char head[64], tail[80];
+    unsigned char head_size, tail_size; /* 0: it is not to be had so */
+} phrase;
+
+static const char forward_is[] = "\xc0\xa7" "forward" "\xa6" "stream" "\xc2\xc0"; /* None, label, order, False, None */
+
+static COLD void phrase_learn(PyObject *name, PyObject *site)
 {
-    static const char middle[] = "\xc0\xa7" "forward" "\xa6" "stream" "\xc2\xc0"; /* None, label, order, False, None */
+    const char *letters, *where;
+    unsigned char *at = phrase.head;
+    size_t size, site_size;
+    phrase.head_size = phrase.tail_size = 0;
+    letters = plain(name, &size);
+    where = plain(site, &site_size);
+    Py_XSETREF(phrase.name, Py_NewRef(name));
+    Py_XSETREF(phrase.site, Py_NewRef(site));
+    if (letters == NULL || size > TEXT_ROOM || (where == NULL && site != Py_None) || site_size > sizeof(phrase.tail) - 3)
+        return;
+    at = put_plain(at, letters, size);
+    memcpy(at, forward_is, sizeof(forward_is) - 1);
+    phrase.head_size = (unsigned char)(at + sizeof(forward_is) - 1 - phrase.head);
+    at = phrase.tail;
+    *at++ = NONE;
+    if (where != NULL)
+        at = put_plain(at, where, site_size);
+    else
+        *at++ = NONE;
+    phrase.tail_size = (unsigned char)(at - phrase.tail);
+}
+
+/* `_log` of what is told of a forward: its line, on the stream that is current, put at once. 1: it is; 0: it is not, maybe
+   with an error, and nothing has happened. */
+static inline int forward_at_once(Hook *self, PyObject *told)
+{
+    State *state = self->state;
+    PyObject *messages, *name, *step, *site = part(self, SITE);
+    const Text *on;
+    unsigned char *at;
+    long long number;
+    int over = 0;
+    if (RARE(!lock_is_free(state)) || RARE(state->packed == NULL) ||
+        RARE((on = namer_at_once(self->namer, NULL)) == NULL))
+        return 0;
+    if (RARE(Py_TYPE(told) != places[at_hook].type) || RARE(Py_TYPE(told) != places[at_messages].type) ||
+        RARE(Py_TYPE(told) != places[at_name].type))
+        return 0;
+    messages = *place_in(&places[at_messages], told);
+    name = *place_in(&places[at_name], told);
+    if (RARE(*place_in(&places[at_hook], told) != (PyObject *)self->counter) || RARE(messages == NULL) ||
+        RARE(name == NULL) || RARE((step = place_peek(&places[at_count], messages)) == NULL) ||
+        RARE(!PyLong_CheckExact(step)))
+        return 0;
+    number = whole(step, &over);
+    if (RARE(phrase.name != name) || RARE(phrase.site != site))
+        phrase_learn(name, site);
+    if (RARE(over) || RARE(!phrase.head_size) || RARE(!phrase.tail_size) ||
+        RARE((at = ops_at_once(state, state_of_thread(), 1, 13)) == NULL))
+        return 0;
+    self->counter->count++;
+    at = put_text(op_put(at, 13, ACCESS), on);
+    memcpy(at, phrase.head, sizeof(phrase.head));
+    at = put_wide(at + phrase.head_size, number);
+    memcpy(at, phrase.tail, sizeof(phrase.tail));
+    ops_are_put(state, put_long(at + phrase.tail_size, clock_now()), 1);
+    return 1;
+}
+
+/* The same, put in place. 1: it is; 0: it cannot be; -1 with an error. */
+static COLD int forward_in_place(Hook *self, PyObject *name, PyObject *step)
+{
     State *state = self->state;
     PyObject *where = part(self, SITE), *current;
     const char *letters, *site;
@@ -128,8 +207,8 @@ static int forward_in_place(Hook *self, PyObject *name, PyObject *step)
     if (!stream.size || (at = op_begins(state, 13, ACCESS)) == NULL)
         return PyErr_Occurred() ? -1 : 0;
     at = put_plain(put_text(at, &stream), letters, size);
-    memcpy(at, middle, sizeof(middle) - 1);
-    at = put_int(at + sizeof(middle) - 1, number);
+    memcpy(at, forward_is, sizeof(forward_is) - 1);
+    at = put_int(at + sizeof(forward_is) - 1, number);
     *at++ = NONE;
     if (site != NULL)
         at = put_plain(at, site, site_size);
@@ -160,10 +239,9 @@ done:
     return done;
 }
 
-/* `_log`: the line of the forward, on the stream that is current. */
-static int forward_line(Hook *self, PyObject *told)
+static COLD int forward_line_slowly(Hook *self, PyObject *told)
 {
-    PyObject *hook = read_at(at_hook, told), *messages, *name = NULL, *step = NULL;
+    PyObject *hook = PyErr_Occurred() ? NULL : read_at(at_hook, told), *messages, *name = NULL, *step = NULL;
     Lock *lock;
     int done = -1;
     if (hook == NULL)
@@ -189,6 +267,12 @@ static int forward_line(Hook *self, PyObject *told)
     return done;
 }
 
+/* `_log`: the line of the forward, on the stream that is current. */
+static inline int forward_line(Hook *self, PyObject *told)
+{
+    return USUAL(forward_at_once(self, told)) ? 0 : forward_line_slowly(self, told);
+}
+
 /* A forward that did not pass, or nobody knows (`open` < 0, with an error). What the call gives back then. */
 static COLD PyObject *unpassed(Hook *self, PyObject *told, int open, PyObject *result)
 {
@@ -205,17 +289,19 @@ FUNCTION(hook_execute)
     Hook *self = (Hook *)callable;
     PyObject *told = NULL, *result;
     int open;
-    if (!PASSES(self)) {
-        Py_ssize_t at = PyLong_AsSsize_t(part(self, OUTPUT_AT));
-        if (PyVectorcall_NARGS(count) <= at)
+    if (USUAL(!PASSES(self))) {
+        int over;
+        Py_ssize_t at = (Py_ssize_t)whole(part(self, OUTPUT_AT), &over);
+        if (RARE(PyVectorcall_NARGS(count) <= at))
             return hook_slow(self, args, count, kwnames);
-        if ((told = begin(self, args[0], args[at])) == NULL && state_failed(self->state, self->where) < 0)
+        if (RARE((told = begin(self, args[0], args[at])) == NULL) && state_failed(self->state, self->where) < 0)
             return NULL;
     }
     result = hook_original(self, args, count, kwnames);
-    if (result != NULL && (open = is_open(told)) != 0)
+    if (USUAL(result != NULL) && RARE((open = is_open(told)) != 0))
         result = unpassed(self, told, open, result);
-    Py_XDECREF(told);
+    if (USUAL(told != NULL))
+        let_one_go(told);
     return result;
 }
 
@@ -227,14 +313,15 @@ FUNCTION(hook_forward)
     int open;
     hook_fetch(self);
     result = hook_original(self, args, count, kwnames);
-    if (result == NULL || PyVectorcall_NARGS(count) < 1)
+    if (RARE(result == NULL) || RARE(PyVectorcall_NARGS(count) < 1))
         return result;
     told = keep_read(&self->state->keep, STEPS_OF, args[0]);
     open = is_open(told);
-    if (open < 0 ||
-        (open && (write_at(at_open, told, Py_False) < 0 || (self->state->on && forward_line(self, told) < 0))))
+    if (RARE(open < 0) || (USUAL(open) && (RARE(write_at(at_open, told, Py_False) < 0) ||
+                                           (USUAL(self->state->on) && RARE(forward_line(self, told) < 0)))))
         result = hook_failed(self, result);
-    Py_XDECREF(told);
+    if (USUAL(told != NULL))
+        let_one_go(told);
     return result;
 }
 

@@ -15,6 +15,9 @@ typedef struct {
     State *state;
     PyObject *device, *handle, *meet, *other, *devices;
     PyObject *only;        /* the device, if there is but one; `None` if there are more; NULL: not asked yet */
+    PyCFunction quick;     /* of `handle`, if it is C that takes one argument; called while `only` is a device, */
+    PyObject *quick_self;
+    long long only_number; /* that one */
     Known met;             /* by device and handle */
     PyObject *names[MET];  /* the same names */
     PyTypeObject *kind;    /* the class of streams that are known by what stands in their own memory (`namer_learn`): the
@@ -89,6 +92,14 @@ static COLD int namer_count(Namer *self, PyObject *device)
     Py_XDECREF(count);
     if (let_go() < 0)
         return -1;
+    self->only_number = one ? PyLong_AsLongLong(device) : -1;
+    if (let_go() < 0)
+        return -1;
+    self->quick = NULL;
+    if (one && PyCFunction_CheckExact(self->handle) && (PyCFunction_GET_FLAGS(self->handle) & ~METH_COEXIST) == METH_O) {
+        self->quick = PyCFunction_GET_FUNCTION(self->handle);
+        self->quick_self = PyCFunction_GET_SELF(self->handle);
+    }
     Py_XSETREF(self->only, Py_NewRef(one ? device : Py_None));
     return 0;
 }
@@ -230,6 +241,39 @@ static HOT int namer_text(Namer *self, PyObject *stream, Text *text)
             return 0;
         }
     return namer_text_asked(self, stream, text);
+}
+
+/* The same of one that was met, where that is told by numbers and by C: NULL, maybe with an error, for any other. Of the
+   current one for NULL or `None`, of which PyTorch is asked. It stays until another one is asked for. */
+static inline const Text *namer_at_once(Namer *self, PyObject *stream)
+{
+    const Text *texts;
+    int i;
+    if (RARE(self->gone != self->state->gone))
+        return NULL;
+    if (stream == NULL || stream == Py_None) {
+        PyObject *handle;
+        long long number;
+        if (RARE(self->quick == NULL) || RARE((handle = self->quick(self->quick_self, self->only)) == NULL))
+            return NULL;
+        number = (long long)PyLong_AsUnsignedLongLongMask(handle);
+        Py_DECREF(handle);
+        if (RARE(number == -1) || RARE(self->gone != self->state->gone))
+            return NULL; /* maybe with an error */
+        i = known_find(&self->met, self->only_number, number);
+        texts = self->met.text;
+    } else if (USUAL(Py_TYPE(stream) == self->kind)) {
+        i = known_find(&self->numbered, number_in(stream, self->device_at), number_in(stream, self->number_at));
+        texts = self->numbered.text;
+    } else {
+        PyObject *const *given = self->given;
+        i = given[3] == stream ? 3 : -1;
+        i = given[2] == stream ? 2 : i;
+        i = given[1] == stream ? 1 : i;
+        i = given[0] == stream ? 0 : i;
+        texts = self->given_text;
+    }
+    return RARE(i < 0) || RARE(!texts[i].size) ? NULL : &texts[i];
 }
 
 static PyObject *Namer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)

@@ -94,6 +94,29 @@ static inline unsigned char *put_plain(unsigned char *at, const char *letters, s
     return at + size;
 }
 
+/* The form of the string that was met last. */
+typedef struct {
+    PyObject *string; /* a reference, or NULL */
+    Text text;
+} Spelled;
+
+static COLD const Text *spell(Spelled *self, PyObject *string)
+{
+    const char *letters;
+    size_t size;
+    if ((letters = plain(string, &size)) == NULL)
+        return NULL;
+    text_set(&self->text, letters, size);
+    Py_XSETREF(self->string, Py_NewRef(string)); /* what ends is a string, and nothing of ours runs */
+    return self->text.size ? &self->text : NULL;
+}
+
+/* That of a string which is plain and not too long; NULL for any other. Runs nothing. */
+static inline const Text *spelled(Spelled *self, PyObject *string)
+{
+    return USUAL(self->string == string && self->text.size) ? &self->text : spell(self, string);
+}
+
 /* A number, at most nine bytes. */
 static unsigned char *put_int(unsigned char *at, long long number)
 {
@@ -127,14 +150,35 @@ static char *put_digits(char *at, Py_ssize_t number)
     return at + (digits + sizeof(digits) - digit);
 }
 
+/* So many bytes of a number, the most significant one first: one swap and one move, which compilers do not make of a loop
+   everywhere. */
+static inline void put_big(unsigned char *at, unsigned long long number, int size)
+{
+#if defined(__GNUC__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    number = __builtin_bswap64(number << (64 - 8 * size));
+    memcpy(at, &number, (size_t)size);
+#else
+    while (size > 0)
+        *at++ = (unsigned char)(number >> (8 * --size));
+#endif
+}
+
 /* A number of eight bytes. */
 static inline unsigned char *put_long(unsigned char *at, unsigned long long number)
 {
-    int i;
     *at = 0xcf;
-    for (i = 8; i > 0; i--, number >>= 8) /* compilers make one swap of it */
-        at[i] = (unsigned char)number;
+    put_big(at + 1, number, 8);
     return at + 9;
+}
+
+/* A number in five bytes where they are enough, without a branch on how many it needs; else as `put_int`. */
+static inline unsigned char *put_wide(unsigned char *at, long long number)
+{
+    if (RARE((unsigned long long)number > 0xffffffff))
+        return put_int(at, number);
+    *at = 0xce;
+    put_big(at + 1, (unsigned long long)number, 4);
+    return at + 5;
 }
 
 #endif

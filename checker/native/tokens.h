@@ -72,8 +72,7 @@ static PyObject *State_pack_copy(State *self, PyObject *const *args, Py_ssize_t 
     return done < 0 ? NULL : Py_NewRef(Py_True);
 }
 
-/* `(code, by, token, now)` under the lock. */
-static int hand_line(State *self, int code, PyObject *token)
+static COLD int hand_line_slowly(State *self, int code, PyObject *token)
 {
     PyObject *by, *now;
     size_t size;
@@ -94,11 +93,32 @@ static int hand_line(State *self, int code, PyObject *token)
     return done;
 }
 
-static long process; /* this one's number, or 0: asking the system for it is a call of the system's */
+/* `(code, by, token, now)` under the lock. */
+static HOT int hand_line(State *self, int code, PyObject *token)
+{
+    size_t size;
+    const char *letters = plain(token, &size);
+    unsigned char *at;
+    if (RARE(letters == NULL) || RARE(size > TEXT_ROOM) ||
+        RARE((at = ops_at_once(self, state_of_thread(), 1, 4)) == NULL))
+        return hand_line_slowly(self, code, token);
+    at = put_plain(op_put(at, 4, code), letters, size);
+    ops_are_put(self, put_long(at, clock_now()), 1);
+    return 0;
+}
+
+static char process[32]; /* `.` and this one's number: asking the system for it is a call of the system's */
+static size_t process_size; /* 0: it is to be asked */
 
 static void process_forked(void)
 {
-    process = 0;
+    process_size = 0;
+}
+
+static COLD void process_asked(void)
+{
+    process[0] = '.';
+    process_size = (size_t)(put_digits(process + 1, (Py_ssize_t)getpid()) - process);
 }
 
 /* The name of a token: prefix, what it is for, its number, the process. A new reference. */
@@ -108,20 +128,19 @@ static PyObject *token_named(State *self, PyObject *what)
     const char *parts[2];
     size_t sizes[2], i;
     Py_ssize_t number = ++self->tokens;
-    if (process == 0)
-        process = (long)getpid();
+    if (RARE(process_size == 0))
+        process_asked();
     parts[0] = plain(self->prefix, &sizes[0]);
     parts[1] = plain(what, &sizes[1]);
-    if (parts[0] == NULL || parts[1] == NULL || sizes[0] > TEXT_ROOM || sizes[1] > TEXT_ROOM || number < 0)
-        return PyUnicode_FromFormat("%S%S%zd.%ld", self->prefix, what, number, process);
+    if (RARE(parts[0] == NULL || parts[1] == NULL || sizes[0] > TEXT_ROOM || sizes[1] > TEXT_ROOM || number < 0))
+        return PyUnicode_FromFormat("%S%S%zd%.*s", self->prefix, what, number, (int)process_size, process);
     for (i = 0; i < 2; i++) {
         memcpy(at, parts[i], sizes[i]);
         at += sizes[i];
     }
     at = put_digits(at, number);
-    *at++ = '.';
-    at = put_digits(at, process);
-    return PyUnicode_FromStringAndSize(letters, at - letters);
+    memcpy(at, process, sizeof(process));
+    return PyUnicode_FromStringAndSize(letters, at + process_size - letters);
 }
 
 /* A new reference to the token. `ops` (or NULL): so many were logged then, which is a mark. */
@@ -129,16 +148,17 @@ static PyObject *handed_on(State *self, PyObject *what, Py_ssize_t *ops)
 {
     PyObject *token;
     Lock *lock;
-    if (self->prefix == NULL) {
+    if (RARE(self->prefix == NULL)) {
         PyErr_SetString(PyExc_AttributeError, "prefix");
         return NULL;
     }
-    if (state_enter(self, &lock) < 0)
+    if (RARE(state_enter(self, &lock) < 0))
         return NULL;
     token = token_named(self, what);
-    if (token != NULL && self->on && hand_line(self, PUT, token) < 0 && state_failed(self, s_put) < 0)
+    if (USUAL(token != NULL) && USUAL(self->on) && RARE(hand_line(self, PUT, token) < 0) &&
+        state_failed(self, s_put) < 0)
         Py_CLEAR(token);
-    if (token != NULL && ops != NULL) { /* `mark` */
+    if (USUAL(token != NULL) && ops != NULL) { /* `mark` */
         self->sealed = self->count - 1;
         *ops = self->count;
     }
@@ -168,11 +188,11 @@ static PyObject *State_taken(State *self, PyObject *token)
 {
     PyObject *done = Py_None;
     Lock *lock;
-    if (!self->on)
+    if (RARE(!self->on))
         Py_RETURN_NONE;
-    if (state_enter(self, &lock) < 0)
+    if (RARE(state_enter(self, &lock) < 0))
         return NULL;
-    if (hand_line(self, GET, token) < 0 && state_failed(self, s_get) < 0)
+    if (RARE(hand_line(self, GET, token) < 0) && state_failed(self, s_get) < 0)
         done = NULL;
     state_leave(lock);
     return Py_XNewRef(done);

@@ -15,8 +15,10 @@
 
 #ifdef __GNUC__
 #define LOCK_COLD __attribute__((cold, noinline, unused))
+#define LOCK_RARE(is) __builtin_expect(!!(is), 0)
 #else
 #define LOCK_COLD
+#define LOCK_RARE(is) (is)
 #endif
 
 #define LOCK_NAME "kvsan.runtime._lines.Lock"
@@ -89,13 +91,13 @@ LOCK_COLD static int lock_wait(Lock *self, PY_TIMEOUT_T us) {
 /* 1: taken; 0: somebody else holds it or waits for it. */
 static inline int lock_try(Lock *self) {
     uintptr_t me = lock_me();
-    if (self->count) {
+    if (LOCK_RARE(self->count)) {
         if (self->owner != me)
             return 0;
         self->count++;
         return 1;
     }
-    if (self->waiting)
+    if (LOCK_RARE(self->waiting))
         return 0;
     self->owner = me;
     self->count = 1;
@@ -112,7 +114,8 @@ LOCK_COLD static void lock_open(Lock *self) {
 
 /* By who holds it. */
 static inline void lock_leave(Lock *self) {
-    if (--self->count == 0 && self->gated)
+    self->count--;
+    if (LOCK_RARE(self->gated) && self->count == 0)
         lock_open(self);
 }
 

@@ -85,6 +85,17 @@ def shown(line: Any) -> Any:
     return line
 
 
+class Handles(dict[int, int]):
+    """Handles of current streams by device: `__getitem__` is C's and takes one argument, as PyTorch's own function."""
+
+    def __init__(self, ask: Callable[[int], int]) -> None:
+        super().__init__()
+        self.ask = ask
+
+    def __missing__(self, device: int) -> int:
+        return self.ask(device)
+
+
 class Run:
     """One engine with hooks of one language, and what it saw."""
 
@@ -127,8 +138,13 @@ class Run:
             for pool in ("gpu", "cpu", "gpu@1", "cpu@1"):
                 recorder.pool(pool, 64)
             self.raw_handle = 0
+            handle: Callable[[int], int] = self._handle
+            more: dict[str, Any] = {}
+            if not self.counted:  # as PyTorch has it: its own function, one device, events with a place for their name
+                handle, more = Handles(self._handle).__getitem__, {"devices": lambda: 1}
+                world.Event = type("Event", (world.Event,), {"__slots__": (recorder._events.attribute,)})
             self.calls = install(
-                recorder, world.surface(raw=(lambda: 0, self._handle), current=lambda: (0, self._handle(0)))
+                recorder, world.surface(raw=(lambda: 0, handle), current=lambda: (0, handle(0)), **more)
             )
             self.vllm = self._context.__enter__()
             recorder.batch = self.batch
@@ -842,7 +858,7 @@ STEPS = sorted(name[3:] for name in dir(Machine) if name.startswith("do_"))
 PROGRAMS = st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 1000), st.integers(0, 1000)), max_size=40)
 
 
-RARE = {"off", "odd_step", "inside", "hazard", "odd_blocks", "odd_event", "failing"}
+RARE = {"off", "odd_step", "inside", "hazard", "odd_blocks", "odd_event", "odd_lines", "failing", "stream_gone"}
 
 
 def program(seed: int, size: int = 60) -> tuple[int, list[tuple[str, int, int]]]:

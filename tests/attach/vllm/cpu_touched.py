@@ -50,7 +50,7 @@ def child(options: argparse.Namespace) -> None:
 
     def in_c() -> surface.Surface:
         """The current stream in C, as PyTorch tells it."""
-        raw: Any = (int, {0: LEGACY}.get)
+        raw: Any = (int, {0: LEGACY}.__getitem__)
         return dataclasses.replace(found(), raw=raw, current=lambda: (0, LEGACY), devices=[1].__len__)
 
     setattr(attached, "torch_surface", in_c)  # noqa: B010 - mypy refuses to assign a function
