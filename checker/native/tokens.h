@@ -119,6 +119,7 @@ static COLD void process_asked(void)
 {
     process[0] = '.';
     process_size = (size_t)(put_digits(process + 1, (Py_ssize_t)getpid()) - process);
+    process[process_size] = 0;
 }
 
 /* The name of a token: prefix, what it is for, its number, the process. A new reference. */
@@ -133,7 +134,7 @@ static PyObject *token_named(State *self, PyObject *what)
     parts[0] = plain(self->prefix, &sizes[0]);
     parts[1] = plain(what, &sizes[1]);
     if (RARE(parts[0] == NULL || parts[1] == NULL || sizes[0] > TEXT_ROOM || sizes[1] > TEXT_ROOM || number < 0))
-        return PyUnicode_FromFormat("%S%S%zd%.*s", self->prefix, what, number, (int)process_size, process);
+        return PyUnicode_FromFormat("%S%S%zd%s", self->prefix, what, number, process);
     for (i = 0; i < 2; i++) {
         memcpy(at, parts[i], sizes[i]);
         at += sizes[i];
