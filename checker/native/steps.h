@@ -179,44 +179,6 @@ static inline int forward_at_once(Hook *self, PyObject *told)
     return 1;
 }
 
-/* The same, put in place. 1: it is; 0: it cannot be; -1 with an error. */
-static COLD int forward_in_place(Hook *self, PyObject *name, PyObject *step)
-{
-    State *state = self->state;
-    PyObject *where = part(self, SITE), *current;
-    const char *letters, *site;
-    size_t size, site_size;
-    unsigned char *at;
-    long long number;
-    Text stream;
-    int over = 0, on;
-    if ((letters = plain(name, &size)) == NULL || !PyLong_CheckExact(step) ||
-        ((site = plain(where, &site_size)) == NULL && where != Py_None))
-        return 0;
-    number = PyLong_AsLongLongAndOverflow(step, &over);
-    if (over || (on = op_may(state)) == 0)
-        return 0;
-    if (on < 0)
-        return -1;
-    on = namer_met(self->namer, &current);
-    if (on < 0) {
-        Py_XDECREF(current);
-        return PyErr_Occurred() ? -1 : 0;
-    }
-    text_copy(&stream, &self->namer->met.text[on]); /* what follows may have others met */
-    if (!stream.size || (at = op_begins(state, 13, ACCESS)) == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    at = put_plain(put_text(at, &stream), letters, size);
-    memcpy(at, forward_is, sizeof(forward_is) - 1);
-    at = put_int(at + sizeof(forward_is) - 1, number);
-    *at++ = NONE;
-    if (site != NULL)
-        at = put_plain(at, site, site_size);
-    else
-        *at++ = NONE;
-    return op_ends(state, at) < 0 ? -1 : 1;
-}
-
 static COLD int forward_slowly(Hook *self, PyObject *name, PyObject *step)
 {
     State *state = self->state;
@@ -242,7 +204,6 @@ done:
 static COLD int forward_line_slowly(Hook *self, PyObject *told)
 {
     PyObject *hook = PyErr_Occurred() ? NULL : read_at(at_hook, told), *messages, *name = NULL, *step = NULL;
-    Lock *lock;
     int done = -1;
     if (hook == NULL)
         return -1;
@@ -255,11 +216,7 @@ static COLD int forward_line_slowly(Hook *self, PyObject *told)
     }
     if (step != NULL) {
         ((Counter *)hook)->count++;
-        if (state_enter(self->state, &lock) >= 0) {
-            done = forward_in_place(self, name, step);
-            state_leave(lock);
-            done = done == 0 ? forward_slowly(self, name, step) : done < 0 ? -1 : 0;
-        }
+        done = forward_slowly(self, name, step);
         Py_DECREF(step);
     }
     Py_DECREF(hook);

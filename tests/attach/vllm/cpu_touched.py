@@ -4,9 +4,10 @@ not: what its hooks cost where all caches are full of the engine. `docs/performa
     python -m attach.vllm.cpu_touched --vllm FOLDER [--steps 25,31,43] [--by-function]
 
 Steps of a window of `cpu_cost` are single-stepped (`benchmarks.stepping`, which needs capstone), some 40 s each. Prints
-a JSON object for each: lines of code and of data by hook, with `--by-function` by function too. A hook's are those that
-it was the first to touch. Not there: what PyTorch does for a hook (the current stream is a look into a dict), streams
-known by PyTorch's number, and stand-ins for its events.
+a JSON object for each: lines of code and of data, and jumps that were taken (calls and returns are some), by hook, with
+`--by-function` by function too. A hook's are those that it was the first to touch or take. Not there: what PyTorch does
+for a hook (the current stream is a look into a dict), and stand-ins for its events; streams carry their names, where
+PyTorch's are known by their number.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def child(options: argparse.Namespace) -> None:
     core: Any = cpu_engine.engine(options.connector)
     throw(debug, "on")
     for last in (*[False] * WARM, True):
+        if last:
+            carry_names(debug.recorder)
         device.seed(0)
         cpu_cost.requests(core, 0)
         step = 0
@@ -78,6 +81,15 @@ def child(options: argparse.Namespace) -> None:
         gc.enable()
     sys.stdout.flush()
     os._exit(0)
+
+
+def carry_names(recorder: Any) -> None:
+    """Puts its name on each stream there is, as `torch/calls.py` has it."""
+    import torch
+
+    namer = recorder.attachments["torch"].namer
+    for stream in [each for each in gc.get_objects() if type(each) is torch.cuda.Stream]:
+        stream._kvsan_name = (recorder, recorder.streams_gone, namer.name(stream))
 
 
 def hooks_of(stretch: Stretch, places: Places) -> list[str | None]:
@@ -106,25 +118,30 @@ def told(stretch: Stretch, by_function: bool) -> dict[str, Any]:
     """What a step touched."""
     places = Places(stretch.maps)
     hooks = hooks_of(stretch, places)
-    touched: dict[str, tuple[set[int], dict[int, int]]] = {"code": (set(), {}), "data": (set(), {})}
-    for number, hook in enumerate(hooks):
+    touched: dict[str, tuple[set[int], dict[int, int]]] = {sort: (set(), {}) for sort in ("code", "data", "jumps")}
+
+    def touch(sort: str, what: int, number: int) -> None:
+        engine, kvsan = touched[sort]
+        engine.add(what) if hooks[number] is None else kvsan.setdefault(what, number)
+
+    for number, at in enumerate(stretch.code):
         for line in stretch.lines(number):
-            engine, kvsan = touched["code"]
-            engine.add(line) if hook is None else kvsan.setdefault(line, number)
+            touch("code", line, number)
+        if number + 1 < len(hooks) and stretch.code[number + 1] != at + stretch.sizes[at]:
+            touch("jumps", at, number)
     for at, number in zip(stretch.data, stretch.by, strict=True):
-        engine, kvsan = touched["data"]
-        engine.add(at // LINE) if hooks[number] is None else kvsan.setdefault(at // LINE, number)
+        touch("data", at // LINE, number)
     rows: defaultdict[str, Counter[str]] = defaultdict(Counter)
     functions: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for sort, (engine, kvsan) in touched.items():
-        for line, number in kvsan.items():
-            if line not in engine:
+        for what, number in kvsan.items():
+            if what not in engine:
                 hook, function = hooks[number] or "", places.function(stretch.code[number])[1]
                 rows[hook][sort] += 1
                 functions[hook][f"{function} ({sort})"] += 1
     total = {sort: sum(row[sort] for row in rows.values()) for sort in touched}
     ordered = sorted(rows, key=lambda hook: -rows[hook].total())
-    out: dict[str, Any] = {"lines": sum(total.values()), **total, "instructions": len(stretch.code)}
+    out: dict[str, Any] = {**total, "instructions": sum(hook is not None for hook in hooks), "of": len(stretch.code)}
     out["hooks"] = {hook: dict(rows[hook]) for hook in ordered}
     if by_function:
         out["functions"] = {hook: dict(functions[hook].most_common()) for hook in ordered}
