@@ -28,9 +28,9 @@
 #define RARE(is) (!USUAL(!(is)))
 
 /* What a step of an engine's passes has two forms where that is worth it: `…_at_once`, in which all that could stand in the
-   way is asked one after the other and nothing that is asked runs any code, so that the processor, which foresees no jump
-   here, meets next to none; and the long form, which knows what to do about each. Where the first one says NULL or 0
-   nothing has happened yet. */
+   way is asked one after the other, so that the processor, which foresees no jump here, meets next to none; and the long
+   form, which knows what to do about each. Where the first one says NULL or 0 nothing has happened yet. None of it runs
+   any code but for PyTorch's own, where that is asked for its current stream: which is done first. */
 
 /* Attributes and methods of the Python half, interned once. */
 #define NAMES_USED(X)                                                                                                  \

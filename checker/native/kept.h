@@ -23,15 +23,18 @@ typedef struct {
 
 static Py_ssize_t marks; /* how often an attribute of these was set */
 
-static void keep_forget(Keep *self)
+static COLD void keep_forget(Keep *self)
 {
+    Keep before = *self; /* what ends below may ask, and be kept */
     int sort, i;
     self->marks = marks;
-    memset(self->objects, 0, sizeof(self->objects)); /* what ends below may ask */
+    memset(self->objects, 0, sizeof(self->objects));
+    memset(self->refs, 0, sizeof(self->refs));
+    memset(self->values, 0, sizeof(self->values));
     for (sort = 0; sort < KEPT_SORTS; sort++)
         for (i = 0; i < KEPT_OBJECTS; i++) {
-            Py_CLEAR(self->refs[sort][i]);
-            Py_CLEAR(self->values[sort][i]);
+            Py_XDECREF(before.refs[sort][i]);
+            Py_XDECREF(before.values[sort][i]);
         }
 }
 

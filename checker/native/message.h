@@ -318,6 +318,7 @@ static int pack_said(Packed *packed, const Said *said)
 }
 
 #define COMPUTED_AT_ONCE 256
+#define COMPUTED_ROOM (9 * COMPUTED_AT_ONCE + 64) /* of so many numbers, whatever they are, and what comes behind them */
 
 static Spelled spelled_reader;
 
@@ -337,7 +338,7 @@ static inline int tell_at_once(State *state, PyObject *name, const Said *said)
     if (RARE(said->says != BIT(COMPUTED)) || RARE((at = ops_at_once(state, state_of_thread(), 1, 3)) == NULL) ||
         RARE((reader = spelled(&spelled_reader, name)) == NULL) ||
         RARE((count = PyList_GET_SIZE(computed)) > COMPUTED_AT_ONCE) ||
-        RARE(packed->used + 5 * COMPUTED_AT_ONCE + 1024 > packed->room))
+        RARE(packed->used + COMPUTED_ROOM + 128 > packed->room))
         return 0;
     at[0] = 0x93;
     at[1] = TOLD;
@@ -353,7 +354,7 @@ static inline int tell_at_once(State *state, PyObject *name, const Said *said)
         packed->used = (size_t)(at - packed->bytes);
         any = pack_grown(packed, said);
         at = packed->bytes + packed->used;
-        over = RARE(any != 0) || RARE(packed->used + 5 * COMPUTED_AT_ONCE + 64 > packed->room);
+        over = RARE(any != 0) || RARE(packed->used + COMPUTED_ROOM > packed->room);
         packed->used = before;
         if (RARE(over)) {
             PyErr_Clear(); /* no memory: it is asked for again */

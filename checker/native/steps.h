@@ -152,8 +152,8 @@ static inline int forward_at_once(Hook *self, PyObject *told)
     unsigned char *at;
     long long number;
     int over = 0;
-    if (RARE(!lock_is_free(state)) || RARE(state->packed == NULL) ||
-        RARE((on = namer_at_once(self->namer, NULL)) == NULL))
+    if (RARE(state->packed == NULL) || RARE((on = namer_at_once(self->namer, NULL)) == NULL) ||
+        RARE(!lock_is_free(state))) /* PyTorch was asked: from here on nothing runs */
         return 0;
     if (RARE(Py_TYPE(told) != places[at_hook].type) || RARE(Py_TYPE(told) != places[at_messages].type) ||
         RARE(Py_TYPE(told) != places[at_name].type))
@@ -203,10 +203,13 @@ done:
 
 static COLD int forward_line_slowly(Hook *self, PyObject *told)
 {
-    PyObject *hook = PyErr_Occurred() ? NULL : read_at(at_hook, told), *messages, *name = NULL, *step = NULL;
+    PyObject *error = PyErr_Occurred() ? take_error() : NULL; /* of PyTorch, which was asked for its stream */
+    PyObject *hook = read_at(at_hook, told), *messages, *name = NULL, *step = NULL;
     int done = -1;
-    if (hook == NULL)
+    if (hook == NULL) {
+        Py_XDECREF(error);
         return -1;
+    }
     if (hook != (PyObject *)self->counter && !PyObject_TypeCheck(hook, &CounterType))
         PyErr_SetString(PyExc_TypeError, "what is told of a forward has no hook that counts");
     else if ((messages = read_at(at_messages, told)) != NULL) {
@@ -216,9 +219,13 @@ static COLD int forward_line_slowly(Hook *self, PyObject *told)
     }
     if (step != NULL) {
         ((Counter *)hook)->count++;
-        done = forward_slowly(self, name, step);
+        if (error == NULL)
+            done = forward_slowly(self, name, step);
+        else
+            put_back_error(Py_NewRef(error));
         Py_DECREF(step);
     }
+    Py_XDECREF(error);
     Py_DECREF(hook);
     Py_XDECREF(name);
     return done;
@@ -273,6 +280,10 @@ FUNCTION(hook_forward)
     if (RARE(result == NULL) || RARE(PyVectorcall_NARGS(count) < 1))
         return result;
     told = keep_read(&self->state->keep, STEPS_OF, args[0]);
+    if (RARE(told == NULL) && PyErr_Occurred()) { /* the runner's own */
+        Py_DECREF(result);
+        return NULL;
+    }
     open = is_open(told);
     if (RARE(open < 0) || (USUAL(open) && (RARE(write_at(at_open, told, Py_False) < 0) ||
                                            (USUAL(self->state->on) && RARE(forward_line(self, told) < 0)))))

@@ -125,7 +125,7 @@ static COLD void process_asked(void)
 /* The name of a token: prefix, what it is for, its number, the process. A new reference. */
 static PyObject *token_named(State *self, PyObject *what)
 {
-    char letters[2 * TEXT_ROOM + 48], *at = letters;
+    char letters[2 * TEXT_ROOM + 24 + sizeof(process)], *at = letters;
     const char *parts[2];
     size_t sizes[2], i;
     Py_ssize_t number = ++self->tokens;

@@ -4,6 +4,7 @@ sends it the long way. What arrives is the same; a number of five bytes tells wh
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
@@ -15,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from attach.native_programs import Run, program, untimed
+from attach.native_programs import Handles, Run, Stop, program, untimed
 from attach.native_programs import played as of_hooks
 from attach.test_packed import Began
 from attach.vllm import fake
 from kvsan.checker.attach import native
-from kvsan.checker.attach.lines import ALLOC, DROP, FREE, GET, PUT, RECORD, SYNC, WAIT
+from kvsan.checker.attach.lines import ALLOC, DROP, FREE, GET, PUT, RECORD, SYNC, TOLD, WAIT
 from kvsan.checker.attach.vllm import pools
 
 HOT = native.HOT
@@ -271,3 +272,121 @@ def test_blocks_that_are_handed_out_and_freed_one_after_another_are_one_line_eac
             *([ALLOC, "gpu", [1, 2]], [ALLOC, "cpu", [1, 2]]),
             *([FREE, "gpu", [1, 2]], [FREE, "cpu", [1, 2]]),
         ]
+
+
+def test_numbers_that_are_wide_fit_where_little_room_is_left() -> None:
+    """Found under ASAN: 256 of nine bytes each, where one request got blocks and what waits is about to grow."""
+    with Run("c", 100_000, beside=True, counted=False) as run:
+        runner, names = run.vllm.runner(fake.OlderRunner), [f"r{i}" for i in range(256)]
+        run.world.Event().record()
+        for number in range(60):
+            scheduled = fake.output({}, dict.fromkeys(names, 1))
+            cached = scheduled.scheduled_cached_reqs
+            cached.req_ids, cached.num_computed_tokens = names, [(1 << 33) + number] * 256
+            cached.new_block_ids = [([5] * 600,), *[None] * 255]
+            runner.execute_model(scheduled)
+        run.recorder.settle_up()
+        assert run.recorder.fault_text is None
+        told = [line[2][5] for line in run.beside.arrived if line[0] == TOLD]  # type: ignore[union-attr]
+        assert told == [[(1 << 33) + number] * 256 for number in range(60)]
+
+
+def test_a_token_as_long_as_it_gets() -> None:
+    with Run("c", 512, beside=True, counted=False) as run:
+        run.recorder.prefix, run.recorder._tokens = "p" * 39, 10**18
+        assert run.recorder.hand_on("w" * 39) == "p" * 39 + "w" * 39 + f"{10**18 + 1}.{os.getpid()}"
+
+
+def _forwards(language: str, error: type[BaseException] | None) -> tuple[Any, ...]:
+    """What is seen of forwards of which in the third PyTorch raises where it is asked for its current stream."""
+    with Run(language, 512, beside=True, counted=False) as run:
+        runner, raises = run.vllm.runner(fake.OlderRunner), False
+        handle = run._handle
+
+        def ask(device: int) -> int:
+            if raises and error is not None:
+                raise error("no stream")
+            return handle(device)
+
+        next(each for each in gc.get_objects() if type(each) is Handles and each.ask == handle).ask = ask
+        for number in range(4):
+            raises = number == 2
+            run.see(runner.execute_model, fake.output({}, {"a": 1}))
+        run.recorder.settle_up()
+        return run.saw, run.recorder.fault_text, run.recorder.ledger.counts()["vllm.forward"]
+
+
+@pytest.mark.parametrize("error", [None, ValueError, Stop])
+def test_a_forward_counts_where_its_stream_is_not_told(error: type[BaseException] | None) -> None:
+    in_python, in_c = (_forwards(language, error) for language in ("python", "c"))
+    assert in_python == in_c
+    assert (in_c[1] is not None) == (error is ValueError)
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_what_a_runner_raises_where_kvsan_asks_it_is_raised(error: type[BaseException]) -> None:
+    for language in ("python", "c"):
+        with Run(language, 512, beside=True, counted=False) as run:
+
+            class Odd(fake.OlderRunner):
+                def __getattr__(self, name: str) -> Any:
+                    raise error(name)
+
+            with pytest.raises(error):
+                Odd.__new__(Odd)._model_forward()
+            assert run.recorder.fault_text is None
+
+
+def test_a_lock_that_was_taken_while_pytorch_was_asked_is_waited_for() -> None:
+    """The line of a forward does not go in between a call of another thread and its line."""
+    with Run("c", 512, beside=True, counted=False) as run:
+        runner, lock = run.vllm.runner(fake.OlderRunner), run.recorder.lock
+        handles = next(each for each in gc.get_objects() if type(each) is Handles and each.ask == run._handle)
+        runner.execute_model(fake.output({}, {"a": 1}))
+        ask, held, waits, threads = handles.ask, threading.Event(), threading.Event(), list[threading.Thread]()
+
+        def holder() -> None:
+            with lock:
+                held.set()
+                waits.wait(0.2)
+                said.append(len(run.recorder._queue))
+
+        def asked(device: int) -> int:
+            if not threads:
+                threads.append(threading.Thread(target=holder))
+                threads[0].start()
+                held.wait()
+                said.append(len(run.recorder._queue))
+            return ask(device)
+
+        said: list[int] = []
+        handles.ask = asked
+        runner.execute_model(fake.output({}, {"a": 1}))
+        threads[0].join()
+        assert said[0] == said[1] < len(run.recorder._queue)
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_what_ends_while_kept_things_are_forgotten_may_ask_for_others(before: int) -> None:
+    """Found as a crash: what is kept then stayed half of it."""
+    with Run("c", 512, beside=True, counted=False) as run:
+        run.world.Event().record()
+        first, second, third, other = (fake.BlockPool(64) for _ in range(4))
+        for pool in (first, second, third, other):
+            pools.mark(run.vllm.engine, pool, ("gpu",))
+
+        class Name(str):
+            def __del__(self) -> None:
+                third.get_new_blocks(1)
+
+        for _ in range(before):
+            HOT.marked()
+            other.get_new_blocks(1)
+        first._kvsan_pools = ("gpu", Name("cpu"))  # type: ignore[attr-defined]
+        HOT.marked()
+        first.get_new_blocks(1)
+        first._kvsan_pools = ("gpu",)  # type: ignore[attr-defined]
+        HOT.marked()
+        second.get_new_blocks(1)
+        third.get_new_blocks(1)
+        assert run.recorder.fault_text is None

@@ -21,6 +21,7 @@ import signal
 import sys
 import types
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.stepping import LINE, Places, Stretch, stepped
@@ -61,9 +62,10 @@ def child(options: argparse.Namespace) -> None:
         runners.hook_runner(hooked, types.SimpleNamespace(GPUModelRunner=cls), inside=inside)
     core: Any = cpu_engine.engine(options.connector)
     throw(debug, "on")
-    for last in (*[False] * WARM, True):
-        if last:
-            carry_names(debug.recorder)
+    for turn in range(WARM + 1):
+        last = turn == WARM
+        if turn == 1:
+            carry_names(debug.recorder, device.chains)
         device.seed(0)
         cpu_cost.requests(core, 0)
         step = 0
@@ -83,13 +85,13 @@ def child(options: argparse.Namespace) -> None:
     os._exit(0)
 
 
-def carry_names(recorder: Any) -> None:
-    """Puts its name on each stream there is, as `torch/calls.py` has it."""
+def carry_names(recorder: Any, handles: Iterable[int]) -> None:
+    """Each stream carries its name, as `torch/calls.py` has it: asked for once, and known from then on."""
     import torch
 
-    namer = recorder.attachments["torch"].namer
-    for stream in [each for each in gc.get_objects() if type(each) is torch.cuda.Stream]:
-        stream._kvsan_name = (recorder, recorder.streams_gone, namer.name(stream))
+    stream: Any = torch.cuda.Stream
+    names = {handle: recorder.attachments["torch"]._meet((0, handle)) for handle in handles}
+    stream._kvsan_name = property(lambda self: (recorder, recorder.streams_gone, names[self.cuda_stream]))
 
 
 def hooks_of(stretch: Stretch, places: Places) -> list[str | None]:
